@@ -61,7 +61,7 @@ class Fields:
         elif isinstance(value, Decimal):
             exact = value
         else:
-            exact = number(value.strip()) if self.text and isinstance(value, str) else None
+            exact = number(value) if self.text and isinstance(value, str) else None
         if exact is None:
             raise self.fault(f"{name} is {shown(value)}; a whole number of tokens is expected")
         if exact < 0 or exact > LARGEST:
@@ -82,7 +82,7 @@ class Fields:
         if type(value) is int:
             return str(value)
         if isinstance(value, str) and value.strip():
-            return value.strip() if self.text else value
+            return value
         raise self.fault(f"{name} is {shown(value)}; a name or a whole number is expected")
 
     def time(self, names: tuple[str, ...]) -> tuple[str, Exact, bool] | None:

@@ -35,7 +35,6 @@ class Intake:
     unit: str
     tokens: TokenBuilder
     refuse_zero_output: bool = False
-    rows_seen: int = 0
     zero_output_rows: int = 0
     has_prefixes: bool = False
     wall_clock: bool = False
@@ -53,10 +52,8 @@ class Intake:
     def __len__(self) -> int:
         return len(self.arrivals)
 
-    def add(self, request: Request, fields: Fields) -> None:
-        """Take a request in; one with no output is only counted. Raises TraceError for a bad one."""
-        row = self.rows_seen
-        self.rows_seen += 1
+    def add(self, request: Request, row: int, fields: Fields) -> None:
+        """Take in the request of row number `row`; one with no output is only counted. Raises TraceError."""
         session = self._session(request)
         if request.output_tokens == 0:
             if self.refuse_zero_output:
@@ -185,7 +182,7 @@ class Intake:
                 raise TraceError(
                     f"{source}:{line}: the arrival at {self._say(moments[row])} comes after one at "
                     f"{self._say(moments[row - 1])} ({last_source}:{last_line}); "
-                    "arrivals in order are expected, or a request to sort them"
+                    "order them, or have them sorted (sort, --sort)"
                 )
 
     def _say(self, moment: Exact) -> str:

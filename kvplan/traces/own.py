@@ -7,15 +7,16 @@
 (on one line). Rows are in arrival order. Any other field is refused; null is the same as absent.
 
 `id`              string or integer, unique in the trace. Absent: the row's number, `r0` for the first.
-`arrival_s`       seconds >= 0, never less than in the row before. Every row has it, or none (then all requests
-                  arrive at 0), except that a later turn of a session may leave it out.
+`arrival_s`       seconds >= 0, never less than in the row before. Every row has it, or none (then all
+                  requests arrive at 0), except that a later turn of a session may leave it out.
 `prompt`          the prompt's token ids: a list of integers from 0 to 2^31 - 1. Excludes `prefix`.
 `prompt_tokens`   the prompt's length in tokens, 1 to 2^31 - 1. One of `prompt` and `prompt_tokens` is needed;
                   with both, they must agree.
-`prefix`          what the prompt begins with: `{"id": name, "tokens": n}`, or a list of them in prompt order,
-                  together at most `prompt_tokens`. A name stands for an endless text and a part takes its first
-                  n tokens: prompts that begin with 512 and with 700 tokens of "system" have 512 in common. What
-                  follows the prefix is text that no other prompt has. `[]` says that the prompt shares nothing.
+`prefix`          what the prompt begins with: `{"id": name, "tokens": n}`, or a list of them in prompt
+                  order, together at most `prompt_tokens`. A name stands for an endless text and a part takes
+                  its first n tokens: prompts that begin with 512 and with 700 tokens of "system" have 512 in
+                  common. What follows the prefix is text that no other prompt has. `[]` says that the prompt
+                  shares nothing.
 `output_tokens`   tokens generated, 0 to 2^31 - 1. Needed. A request with 0 is counted and left out.
 `max_new_tokens`  the budget that the request declares to the scheduler, >= `output_tokens`. Absent: none.
 `session_id`      string or integer: the conversation that this request is a turn of.

@@ -62,6 +62,7 @@ class _Reader:
         self.hash_tokens = hash_tokens
         self.skip_bad_rows = skip_bad_rows
         self.refuse_zero_output = zero_output == "refuse"
+        self.rows = 0
         self.skipped_rows = 0
         self.first_bad: TraceError | None = None
         self.form: Format | None = None
@@ -75,7 +76,8 @@ class _Reader:
         first_row, first_s = start_of(start)
         enough = None if limit is None or sort or first_s > 0 else first_row + limit
         for path in sources:
-            self._read_source(path, enough)
+            if enough is None or self.intake is None or len(self.intake) < enough:
+                self._read_source(path, enough)
         intake = self.intake
         if intake is None or not len(intake):
             raise self._nothing(sources)
@@ -105,7 +107,7 @@ class _Reader:
         return trace.slice(start, limit)
 
     def _read_source(self, path: str, enough: int | None) -> None:
-        for form, fields in rows_of(path, self.given, self._bad_row):
+        for form, fields in rows_of(path, self.given, self._bad_line):
             if self.intake is None or self.form is None:
                 self._begin(form, source_name(path))
             elif form is not self.form:
@@ -115,12 +117,13 @@ class _Reader:
                 )
             intake = self.intake
             assert intake is not None
-            if enough is not None and len(intake) >= enough:
-                return
+            row, self.rows = self.rows, self.rows + 1
             try:
-                intake.add(request_of(fields, form, intake.unit, intake.tokens.hash_tokens), fields)
+                intake.add(request_of(fields, form, intake.unit, intake.tokens.hash_tokens), row, fields)
             except TraceError as error:
                 self._bad_row(error)
+            if len(intake) == enough:
+                return
 
     def _begin(self, form: Format, source: str) -> None:
         if self.hash_tokens is not None and not form.hash_ids:
@@ -136,6 +139,10 @@ class _Reader:
 
     def _hash_tokens(self, form: Format) -> int | None:
         return self.hash_tokens or form.hash_tokens
+
+    def _bad_line(self, error: TraceError) -> None:
+        self.rows += 1
+        self._bad_row(error)
 
     def _bad_row(self, error: TraceError) -> None:
         if not self.skip_bad_rows:

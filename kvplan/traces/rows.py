@@ -151,7 +151,10 @@ def _csv_rows(
         except TraceError as error:
             on_bad_row(error)
         else:
-            yield form, Fields(dict(zip(columns, cells, strict=True)), source, number, text=True)
+            yield (
+                form,
+                Fields(dict(zip(columns, map(str.strip, cells), strict=True)), source, number, text=True),
+            )
 
 
 def _cells(line: bytes, source: str, number: int) -> list[str]:

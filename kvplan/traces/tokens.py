@@ -9,9 +9,9 @@ All ids come from one space, laid out in this order:
     explicit ids of the trace | shared units (hashes, named prefixes) | private text | outputs
 
 With hashes and no explicit ids, the token at position `p` of hash number `h` (numbered by first use) is
-`h * hash_tokens + p`. A trace whose space passes 2^31 - 1 keeps the ids below 2^31 as they are and maps each id
-above to 31 well mixed bits: still a function of the id alone, so equal text stays equal, but two different ids
-then agree by chance with probability 2^-31.
+`h * hash_tokens + p`. A trace whose space passes 2^31 - 1 keeps the ids below 2^31 as they are and maps each
+id above to 31 well mixed bits: still a function of the id alone, so equal text stays equal, but two different
+ids then agree by chance with probability 2^-31.
 """
 
 import hashlib
@@ -89,7 +89,7 @@ class TokenBuilder:
         first = np.empty_like(units)
         shared_first = base + _starts(sizes)
         first[~private] = shared_first[units[~private]]
-        base += int(sizes.sum())
+        private_first = base = base + int(sizes.sum())
         first[private] = base + _starts(lengths[private])
         base += int(lengths[private].sum())
 
@@ -109,13 +109,17 @@ class TokenBuilder:
             output_tokens=output_tokens,
             output_ids=output_ids,
             output_ends=_int64(self.output_ends),
+            private_first=private_first,
             top=base + int(output_tokens.sum()),
         )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TokenStore:
-    """Spans and ids of every row, flat; row r owns the entries from `ends[r]` up to `ends[r + 1]`."""
+    """Spans and ids of every row, flat; row r owns the entries from `ends[r]` up to `ends[r + 1]`.
+
+    Ids from `private_first` to `top` belong to one request each.
+    """
 
     first: NDArray[np.int64]
     lengths: NDArray[np.int64]
@@ -127,6 +131,7 @@ class TokenStore:
     output_tokens: NDArray[np.int64]
     output_ids: NDArray[np.int32]
     output_ends: NDArray[np.int64]
+    private_first: int
     top: int
 
     def prompt(self, row: int) -> NDArray[np.int32]:

@@ -31,9 +31,9 @@ class Trace:
     output_tokens   Int64, >= 1
     max_new_tokens  Int64, >= output_tokens; null: the trace declares no budget
     session_id      String; null: the request is on its own
-    delay_s         Float64; not null: the request comes this long after the end of its session's previous turn,
-                    which is in the table before it (closed loop). `arrival_s` is then what the trace says, or a
-                    lower bound where it says nothing
+    delay_s         Float64; not null: the request comes this long after the end of its session's previous
+                    turn, which is in the table before it (closed loop). `arrival_s` is then what the trace
+                    says, or a lower bound where it says nothing
     line, source    Int64, String: where the request was read
 
     `hash_tokens` is the number of prompt tokens to a hash, None when the trace has no hashes. Without
@@ -139,7 +139,7 @@ class Trace:
 
 
 def start_of(start: Start | None) -> tuple[int, float]:
-    """Return a start as (rows, seconds), one of which is 0. Raises TraceError for what `slice` cannot read."""
+    """Return a start as (rows, seconds), one of which is 0. Raises TraceError for any other."""
     rows, seconds = 0, 0.0
     if isinstance(start, str):
         text = start.strip().lower()
