@@ -68,7 +68,7 @@ def trace_facts(trace: Trace, page_tokens: int = 64) -> TraceFacts:
 
 
 def page_hits(trace: Trace, page_tokens: int) -> NDArray[np.int64]:
-    """Return the leading pages of each row that an earlier prompt has, at most (prompt_tokens - 1) // page_tokens.
+    """Return how many leading pages of each row an earlier prompt has, by the definition above.
 
     Pages are told apart by a 64-bit digest of all tokens up to their end. Raises TraceError for no page.
     """

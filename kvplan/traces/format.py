@@ -1,6 +1,6 @@
 """What a trace format is: how its fields are called and what they count."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -13,7 +13,7 @@ class Format:
 
     `time_unit` is that of the arrivals unless another is given; a wall clock has none. `delays` maps a
     field to the unit of its delays (None: the arrivals'). `marks` are further fields that tell this format
-    from one it resembles. CSV names are lower case, since columns are found whatever their case.
+    from one it resembles. Columns of CSV are found whatever their case.
     """
 
     name: str
@@ -35,13 +35,21 @@ class Format:
     max_new_tokens: Names = ("max_new_tokens",)
     closed: bool = False
 
-    def matches(self, names: Collection[str]) -> bool:
+    def matches(self, names: Iterable[str]) -> bool:
         """Whether a row with these fields, or a file with these columns, is of this format."""
+        found = set(self.spelt(names))
         return (
-            any(name in names for name in self.prompt_tokens + self.prompt_ids)
-            and any(name in names for name in self.output_tokens)
-            and all(name in names for name in self.marks)
+            not found.isdisjoint(self.prompt_tokens + self.prompt_ids)
+            and not found.isdisjoint(self.output_tokens)
+            and found.issuperset(self.marks)
         )
+
+    def spelt(self, names: Iterable[str]) -> list[str]:
+        """Return the names as the format spells those it knows, the others as they are."""
+        if self.kind == "jsonl":
+            return list(names)
+        known = {name.casefold(): name for name in self.fields}
+        return [known.get(name.casefold(), name) for name in names]
 
     @property
     def needs(self) -> str:

@@ -49,7 +49,9 @@ class Intake:
     session_ids: list[str | None] = field(default_factory=list)
     delays: list[float | None] = field(default_factory=list)
 
-    def __len__(self) -> int:
+    @property
+    def accepted(self) -> int:
+        """The number of requests taken in."""
         return len(self.arrivals)
 
     def add(self, request: Request, row: int, fields: Fields) -> None:
@@ -128,7 +130,7 @@ class Intake:
         says when it comes. Raises TraceError for a row earlier than the one before it, unless `sort`.
         """
         warnings: list[str] = []
-        order = list(range(len(self)))
+        order = list(range(self.accepted))
         if self.timed:
             moments = list(accumulate(self.arrivals, _later))
             at = [
@@ -143,12 +145,12 @@ class Intake:
             first = known[order[0]]
             unit = "s" if self.wall_clock else self.unit
             arrivals_s = [offset_s(known[row], first, unit) for row in order]
-            timed = len(self) - self.arrivals.count(None)
+            timed = self.accepted - self.arrivals.count(None)
             if not self.wall_clock and (absurd := span_warning(arrivals_s[-1], timed, unit)):
                 warnings.append(absurd)
         else:
-            arrivals_s = [0.0] * len(self)
-            if len(self) > 1:
+            arrivals_s = [0.0] * self.accepted
+            if self.accepted > 1:
                 warnings.append("the trace has no arrival times: all requests arrive at 0 s")
         names, places = list(self.places), list(self.places.values())
         table = pl.DataFrame(

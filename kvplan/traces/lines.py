@@ -64,14 +64,17 @@ def read_lines(path: str) -> Iterator[tuple[int, bytes]]:
 @contextmanager
 def _opened(path: str) -> Iterator[IO[bytes]]:
     if path == STDIN:
-        yield _decompressed(_peekable(sys.stdin.buffer), path)
+        yield _decompressed(_standard_input(), path)
     else:
         with open(path, "rb") as raw:
             yield _decompressed(raw, path)
 
 
-def _peekable(raw: IO[bytes]) -> io.BufferedReader:
-    return raw if isinstance(raw, io.BufferedReader) else io.BufferedReader(cast(io.RawIOBase, raw))
+def _standard_input() -> io.BufferedReader:
+    raw = getattr(sys.stdin, "buffer", None)
+    if raw is None:
+        raise TraceError(f"{source_name(STDIN)} is closed; a trace is expected on it")
+    return raw if isinstance(raw, io.BufferedReader) else io.BufferedReader(raw)
 
 
 def _decompressed(raw: io.BufferedReader, path: str) -> IO[bytes]:

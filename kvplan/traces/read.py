@@ -13,7 +13,7 @@ from kvplan.traces.request import request_of
 from kvplan.traces.rows import rows_of
 from kvplan.traces.times import check_unit
 from kvplan.traces.tokens import TokenBuilder
-from kvplan.traces.trace import Start, Trace, start_of
+from kvplan.traces.trace import Start, Trace, check_limit, start_of
 
 ZeroOutput = Literal["skip", "refuse"]
 
@@ -74,12 +74,13 @@ class _Reader:
     ) -> Trace:
         sources = _checked(paths)
         first_row, first_s = start_of(start)
+        check_limit(limit)
         enough = None if limit is None or sort or first_s > 0 else first_row + limit
         for path in sources:
-            if enough is None or self.intake is None or len(self.intake) < enough:
+            if enough is None or self.intake is None or self.intake.accepted < enough:
                 self._read_source(path, enough)
         intake = self.intake
-        if intake is None or not len(intake):
+        if intake is None or not intake.accepted:
             raise self._nothing(sources)
         assert self.form is not None
         if self.time_unit is not None and intake.wall_clock:
@@ -122,7 +123,7 @@ class _Reader:
                 intake.add(request_of(fields, form, intake.unit, intake.tokens.hash_tokens), row, fields)
             except TraceError as error:
                 self._bad_row(error)
-            if len(intake) == enough:
+            if intake.accepted == enough:
                 return
 
     def _begin(self, form: Format, source: str) -> None:

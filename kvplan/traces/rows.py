@@ -125,9 +125,8 @@ def _csv_rows(
     on_bad_row: OnBadRow,
 ) -> Rows:
     header = [name.strip() for name in _cells(first[1], source, first[0])]
-    columns = [name.casefold() for name in header]
-    form = given or format_of("csv", columns)
-    if form is None or not form.matches(columns):
+    form = given or format_of("csv", header)
+    if form is None or not form.matches(header):
         if given:
             shown_names = ", ".join(map(shown, header[:16]))
             raise TraceError(
@@ -135,6 +134,7 @@ def _csv_rows(
                 f"{given.needs} expected"
             )
         raise unknown_format(f"{source}:{first[0]}", "csv", header)
+    columns = form.spelt(header)
     twice = next((name for name in columns if name in form.fields and columns.count(name) > 1), None)
     if twice is not None:
         raise TraceError(

@@ -99,8 +99,7 @@ class Trace:
         "20min". Raises TraceError when nothing is left.
         """
         first_row, first_s = start_of(start)
-        if limit is not None and limit < 1:
-            raise TraceError(f"limit {limit} is given; 1 request or more is expected")
+        check_limit(limit)
         if first_s > 0:
             first_row = int(self.table["arrival_s"].search_sorted(first_s, side="left"))
         if first_row >= len(self):
@@ -136,6 +135,12 @@ class Trace:
         digest.update(str(self.has_prefixes).encode())
         self.tokens.update_digest(digest, self.rows)
         return digest.hexdigest()
+
+
+def check_limit(limit: int | None) -> None:
+    """Raise TraceError for a limit of no requests."""
+    if limit is not None and limit < 1:
+        raise TraceError(f"limit {limit} is given; 1 request or more is expected")
 
 
 def start_of(start: Start | None) -> tuple[int, float]:
