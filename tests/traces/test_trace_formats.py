@@ -163,7 +163,8 @@ def test_whole_numbers_may_have_a_decimal_point_as_tables_write_them(read: Any) 
 def test_burstgpt_is_read_and_its_failed_calls_are_left_out(read: Any) -> None:
     text = (
         "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n"
-        "5,ChatGPT,472,18,490,Conversation log\n45,ChatGPT,1087,0,1087,API log\n118,GPT-4,417,276,693,API log\n"
+        "5,ChatGPT,472,18,490,Conversation log\n45,ChatGPT,1087,0,1087,API log\n"
+        "118,GPT-4,417,276,693,API log\n"
     )
     trace = read(text, "b.csv")
     assert trace.format == "burstgpt"
