@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from itertools import accumulate
+from itertools import pairwise
+from math import floor
 
 import numpy as np
 import polars as pl
@@ -42,7 +43,9 @@ class Intake:
     places: dict[str, tuple[str, int]] = field(default_factory=dict)
     sessions: set[str] = field(default_factory=set)
     roots: dict[str, str] = field(default_factory=dict)
-    arrivals: list[Exact | None] = field(default_factory=list)
+    timed_rows: int = 0
+    latest: Exact | None = None
+    arrivals: list[Exact] = field(default_factory=list)
     prompt_tokens: list[int] = field(default_factory=list)
     output_tokens: list[int] = field(default_factory=list)
     budgets: list[int | None] = field(default_factory=list)
@@ -76,7 +79,7 @@ class Intake:
             if request.arrival is None and session in self.sessions and delay is None:
                 delay = 0.0
             self.sessions.add(session)
-        self.arrivals.append(request.arrival)
+        self.arrivals.append(self._arrival(request.arrival))
         self.prompt_tokens.append(request.prompt_tokens)
         self.output_tokens.append(request.output_tokens)
         self.budgets.append(request.max_new_tokens)
@@ -112,6 +115,18 @@ class Intake:
             )
         self.timed, self.wall_clock = True, request.wall_clock
 
+    def _arrival(self, arrival: Exact | None) -> Exact:
+        """Return when a request arrives; 0 in a trace without times.
+
+        A turn without a time of its own gets the latest before it: it cannot be earlier, and `delay_s` says
+        when it comes.
+        """
+        if arrival is None:
+            return 0 if self.latest is None else self.latest
+        self.timed_rows += 1
+        self.latest = arrival if self.latest is None else max(self.latest, arrival)
+        return arrival
+
     def _add_tokens(self, request: Request) -> None:
         if request.prompt_ids is not None:
             self.tokens.add_ids(request.prompt_ids)
@@ -126,37 +141,19 @@ class Intake:
     def table(self, *, sort: bool) -> tuple[pl.DataFrame, NDArray[np.int64], list[str]]:
         """Return the rows in arrival order, the number in file order of each, and what to warn of.
 
-        A turn without an arrival of its own gets the latest before it: it cannot be earlier, and `delay_s`
-        says when it comes. Raises TraceError for a row earlier than the one before it, unless `sort`.
+        Raises TraceError for a row earlier than the one before it, unless `sort`.
         """
-        warnings: list[str] = []
         order = list(range(self.accepted))
-        if self.timed:
-            moments = list(accumulate(self.arrivals, _later))
-            at = [
-                arrival if arrival is not None else latest
-                for arrival, latest in zip(self.arrivals, moments, strict=True)
-            ]
-            known = [moment for moment in at if moment is not None]
-            if sort:
-                order.sort(key=known.__getitem__)
-            else:
-                self._check_order(known)
-            first = known[order[0]]
-            unit = "s" if self.wall_clock else self.unit
-            arrivals_s = [offset_s(known[row], first, unit) for row in order]
-            timed = self.accepted - self.arrivals.count(None)
-            if not self.wall_clock and (absurd := span_warning(arrivals_s[-1], timed, unit)):
-                warnings.append(absurd)
+        if sort:
+            order.sort(key=self.arrivals.__getitem__)
         else:
-            arrivals_s = [0.0] * self.accepted
-            if self.accepted > 1:
-                warnings.append("the trace has no arrival times: all requests arrive at 0 s")
+            self._check_order()
+        first, unit = self.arrivals[order[0]], "s" if self.wall_clock else self.unit
         names, places = list(self.places), list(self.places.values())
         table = pl.DataFrame(
             {
                 "request_id": [names[row] for row in order],
-                "arrival_s": arrivals_s,
+                "arrival_s": [offset_s(self.arrivals[row], first, unit) for row in order],
                 "prompt_tokens": [self.prompt_tokens[row] for row in order],
                 "output_tokens": [self.output_tokens[row] for row in order],
                 "max_new_tokens": [self.budgets[row] for row in order],
@@ -167,30 +164,38 @@ class Intake:
             },
             schema=SCHEMA,
         )
+        return follow_up_delays(table), np.array(order, np.int64), self._warnings(table)
+
+    def _warnings(self, table: pl.DataFrame) -> list[str]:
+        warnings = []
+        if not self.timed and self.accepted > 1:
+            warnings.append("the trace has no arrival times: all requests arrive at 0 s")
+        if not self.wall_clock:
+            absurd = span_warning(table["arrival_s"][-1], self.timed_rows, self.unit)
+            warnings.extend([absurd] if absurd else [])
         early = table.filter(pl.col("session_id").is_first_distinct() & (pl.col("delay_s") > 0))
         if len(early):
             warnings.append(
                 f"{counted(len(early), 'first turn')} of a session with a delay and no turn before "
                 f"(first at {early['source'][0]}:{early['line'][0]}): the delay is left out"
             )
-        return follow_up_delays(table), np.array(order, np.int64), warnings
+        return warnings
 
-    def _check_order(self, moments: list[Exact]) -> None:
-        for row in range(1, len(moments)):
-            if moments[row] < moments[row - 1]:
-                (source, line), (last_source, last_line) = (
-                    list(self.places.values())[at] for at in (row, row - 1)
-                )
+    def _check_order(self) -> None:
+        for row, (before, moment) in enumerate(pairwise(self.arrivals), 1):
+            if moment < before:
+                places = list(self.places.values())
+                (source, line), (last_source, last_line) = places[row], places[row - 1]
                 raise TraceError(
-                    f"{source}:{line}: the arrival at {self._say(moments[row])} comes after one at "
-                    f"{self._say(moments[row - 1])} ({last_source}:{last_line}); "
+                    f"{source}:{line}: the arrival at {self._say(moment)} comes after one at "
+                    f"{self._say(before)} ({last_source}:{last_line}); "
                     "order them, or have them sorted (sort, --sort)"
                 )
 
     def _say(self, moment: Exact) -> str:
         if not self.wall_clock:
             return f"{moment} {self.unit}"
-        whole = int(moment // 1)
+        whole = floor(moment)
         clock = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=whole)
         fraction = format(moment - whole, "f").partition(".")[2]
         return f"{clock:%Y-%m-%d %H:%M:%S}" + (f".{fraction}" if fraction else "")
@@ -200,9 +205,3 @@ def follow_up_delays(table: pl.DataFrame) -> pl.DataFrame:
     """Return the table with `delay_s` only where a turn of the same session is before."""
     first_turn = pl.col("session_id").is_null() | pl.col("session_id").is_first_distinct()
     return table.with_columns(delay_s=pl.when(first_turn).then(None).otherwise(pl.col("delay_s")))
-
-
-def _later(latest: Exact | None, arrival: Exact | None) -> Exact | None:
-    if latest is None or arrival is None:
-        return latest if arrival is None else arrival
-    return max(latest, arrival)

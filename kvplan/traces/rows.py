@@ -23,8 +23,8 @@ _JSON = msgspec.json.Decoder(float_hook=Decimal)
 def rows_of(path: str, given: Format | None, on_bad_row: OnBadRow) -> Rows:
     """Yield (format, fields) for each row of the source at `path`.
 
-    A row that cannot be taken apart goes to `on_bad_row`, which raises or counts it. Raises TraceError for
-    a source that is empty or of no known format.
+    A row that cannot be taken apart, or comes before any of a known format, goes to `on_bad_row`, which
+    raises or counts it. Raises TraceError for a source that is empty, and for a header of no known format.
     """
     source = source_name(path)
     lines = read_lines(path)
@@ -46,22 +46,17 @@ def _json_rows(
     form: Format | None,
     on_bad_row: OnBadRow,
 ) -> Rows:
-    unmatched: TraceError | None = None
     for number, line in _chain(first, lines):
         try:
             fields = Fields(_object(line, source, number), source, number, text=False)
             if form is None:
                 form = format_of("jsonl", fields.values)
                 if form is None:
-                    error = unknown_format(fields.place, "jsonl", fields.values)
-                    unmatched = unmatched or error
-                    raise error
+                    raise unknown_format(fields.place, "jsonl", fields.values)
         except TraceError as error:
             on_bad_row(error)
         else:
             yield form, fields
-    if form is None and unmatched is not None:
-        raise unmatched
 
 
 def _object(line: bytes, source: str, number: int) -> dict[str, Any]:

@@ -49,6 +49,7 @@ def test_t1_the_right_number_of_hashes_is_read(read: Any, length: int, hashes: i
 def test_t1_the_refusal_names_the_hash_size_that_would_fit(refusal: Any) -> None:
     message = refusal([mooncake(input_length=100, hash_ids=list(range(7)))])
     assert "16 tokens a hash would fit" in message
+    assert "would fit" not in refusal([mooncake(input_length=600, hash_ids=[0])])
 
 
 # T2: a wall clock keeps every digit
@@ -122,6 +123,19 @@ def test_t3_milliseconds_read_as_seconds_are_warned_about(read: Any) -> None:
     assert read(rows).warnings == []
 
 
+def test_t3_a_request_every_few_minutes_for_days_is_warned_about(read: Any) -> None:
+    rows = [mooncake(timestamp=300 * row) for row in range(1000)]
+    (warning,) = read(rows, time_unit="s").warnings
+    assert "3.469 days read in s (1,000 requests, one every 5 min)" in warning
+    assert "read in ms (1,000 requests, one every 300 ms)" in warning
+    assert read(rows[:100], time_unit="s").warnings == []
+
+
+def test_t3_a_wall_clock_is_never_doubted(read: Any) -> None:
+    text = AZURE + "2023-11-16 18:17:03.9799600,100,5\n2023-11-16 18:17:03.9799601,100,5\n"
+    assert read(text, "a.csv").warnings == []
+
+
 def test_t3_a_span_that_is_plausible_for_its_unit_is_not_warned_about(read: Any) -> None:
     assert read([mooncake(timestamp=time) for time in (0, 1, 8, 10)]).warnings == []
     assert read([mooncake(timestamp=0)] * 3).warnings == []
@@ -162,6 +176,8 @@ def test_t5_the_times_of_a_wall_clock_are_named_as_the_file_has_them(refusal: An
     text = AZURE + "2023-11-16 18:17:03.9799600,100,5\n2023-11-16 18:17:03.9799500,100,5\n"
     message = refusal(text, "a.csv")
     assert "2023-11-16 18:17:03.9799500 comes after one at 2023-11-16 18:17:03.9799600" in message
+    message = refusal(AZURE + "1969-12-31 23:59:59.75,100,5\n1969-12-31 23:59:59.5,100,5\n", "a.csv")
+    assert "1969-12-31 23:59:59.5 comes after one at 1969-12-31 23:59:59.75" in message
 
 
 def test_t5_rows_are_sorted_on_request_with_their_prompts(read: Any) -> None:
@@ -172,6 +188,14 @@ def test_t5_rows_are_sorted_on_request_with_their_prompts(read: Any) -> None:
     assert trace.table["arrival_s"].to_list() == [0.0, 0.003, 0.003, 0.005]
     assert [len(trace.prompt(row)) for row in range(4)] == [30, 10, 40, 20]
     assert trace.table["line"].to_list() == [3, 1, 4, 2]
+
+
+def test_t5_a_turn_without_a_time_stays_after_its_session_when_sorting(read: Any) -> None:
+    rows = [mooncake(timestamp=10, session_id="a"), mooncake(timestamp=5, session_id="b")]
+    later = {"input_length": 7, "output_length": 5, "session_id": "a", "delay": 1}
+    table = read([*rows, later], sort=True).table
+    assert table["line"].to_list() == [2, 1, 3]
+    assert table["arrival_s"].to_list() == [0.0, 0.005, 0.005]
 
 
 def test_t5_a_negative_time_is_refused_even_when_sorting(refusal: Any) -> None:
@@ -221,14 +245,23 @@ def test_t8_malformed_json_names_line_and_column(refusal: Any) -> None:
     assert "t.jsonl:1:18: malformed JSON" in refusal(BROKEN + WHOLE)
 
 
-@pytest.mark.parametrize("text", [WHOLE + BROKEN + WHOLE + BROKEN, BROKEN + BROKEN + WHOLE + WHOLE])
-def test_t8_bad_rows_are_skipped_on_request_and_counted(read: Any, text: str) -> None:
+@pytest.mark.parametrize(
+    ("text", "first"), [(WHOLE + BROKEN + WHOLE + BROKEN, 2), (BROKEN + BROKEN + WHOLE + WHOLE, 1)]
+)
+def test_t8_bad_rows_are_skipped_on_request_and_counted(read: Any, text: str, first: int) -> None:
     trace = read(text, skip_bad_rows=True)
     assert len(trace) == 2
     assert trace.skipped_rows == 2
     (warning,) = trace.warnings
     assert warning.startswith("2 bad rows left out, the first: ")
-    assert ":18: malformed JSON" in warning
+    assert f":{first}:18: malformed JSON" in warning
+
+
+def test_t8_rows_of_no_format_before_the_first_of_one_are_skipped_too(read: Any, refusal: Any) -> None:
+    assert read('{"when": 1}\n' + WHOLE, skip_bad_rows=True).skipped_rows == 1
+    message = refusal('{"when": 1}\n{"when": 2}\n', skip_bad_rows=True)
+    assert "2 rows bad" in message
+    assert "no known trace format has the fields 'when'" in message
 
 
 def test_t8_a_skipped_row_does_not_rename_the_others(read: Any) -> None:

@@ -173,7 +173,7 @@ def test_burstgpt_is_read_and_its_failed_calls_are_left_out(read: Any) -> None:
 
 
 def test_columns_are_found_by_name_whatever_order_and_case(read: Any) -> None:
-    text = "generatedtokens, extra, CONTEXTTOKENS ,Timestamp\n10,x,4808,2023-11-16 18:17:03\n"
+    text = "generatedtokens, extra, CONTEXTTOKENS ,Timestamp\n 10,x,4808 , 2023-11-16 18:17:03\n"
     assert basics(read(text, "a.csv")) == [(0.0, 4808, 10)]
 
 
@@ -186,6 +186,10 @@ def test_a_column_that_is_there_twice_is_refused(refusal: Any) -> None:
 def test_a_row_with_another_number_of_cells_is_refused(refusal: Any, row: str) -> None:
     message = refusal(f"TIMESTAMP,ContextTokens,GeneratedTokens\n{row}\n", "a.csv")
     assert f"a.csv:2: the row has {row.count(',') + 1} cells; 3 expected" in message
+
+
+def test_a_quote_that_does_not_close_is_named(refusal: Any) -> None:
+    assert "v.csv:2: malformed CSV" in refusal('num_prefill_tokens,num_decode_tokens\n"5,5\n', "v.csv")
 
 
 def test_a_quote_that_does_not_close_spoils_its_own_row_only(read: Any) -> None:

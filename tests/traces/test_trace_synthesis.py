@@ -39,6 +39,7 @@ def test_a_later_turn_begins_with_the_prompt_of_the_one_before(read: Any) -> Non
     for row, session in enumerate(trace.table["session_id"]):
         if session in last:
             before = trace.prompt(last[session])
+            assert len(trace.prompt(row)) > len(before) + trace.table["output_tokens"][last[session]]
             assert (trace.prompt(row)[: len(before)] == before).all()
             assert trace.table["delay_s"][row] is not None
         last[session] = row

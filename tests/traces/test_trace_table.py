@@ -86,6 +86,11 @@ def test_a_limit_of_nothing_is_refused(read: Any, limit: int) -> None:
         read(rows(), limit=limit)
 
 
+def test_a_limit_of_nothing_is_refused_before_anything_is_read() -> None:
+    with pytest.raises(TraceError, match="limit 0 is given"):
+        read_trace(["no such file"], limit=0)
+
+
 def test_nothing_is_read_after_the_rows_that_a_limit_asks_for(write: Any) -> None:
     good, bad = write(rows(3), "a.jsonl"), write("{oops\n", "b.jsonl")
     assert len(read_trace([good, bad], limit=3)) == 3
@@ -162,6 +167,11 @@ def test_the_fingerprint_changes_with_every_field(read: Any, change: dict[str, A
     changed = rows()
     changed[5] |= change
     assert read(changed).fingerprint != read(rows()).fingerprint
+
+
+def test_the_fingerprint_tells_no_delay_from_a_delay_of_0(read: Any) -> None:
+    turn = {"session_id": "a", "timestamp": 0, "input_length": 5, "output_length": 5}
+    assert read([turn, turn]).fingerprint != read([turn, turn | {"delay": 0}]).fingerprint
 
 
 def test_the_fingerprint_changes_with_token_ids(read: Any) -> None:
