@@ -1,0 +1,59 @@
+"""Counts over all rounds of a replay."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+KINDS = ("prefill", "decode", "mixed", "empty")
+
+
+@dataclass(slots=True)
+class Totals:
+    """Rounds by kind, forwards' nanoseconds, prefill tokens (re-fed ones included) and retractions.
+
+    `replayed_tokens` are those that a hit of a replayable group feeds again (engine.md §8).
+    """
+
+    rounds: Counter[str] = field(default_factory=Counter)
+    busy_ns: int = 0
+    prefill_tokens: int = 0
+    replayed_tokens: int = 0
+    generated_tokens: int = 0
+    decode_steps: int = 0
+    retractions: Counter[str] = field(default_factory=Counter)
+    skipped_rounds: int = 0
+
+    def add_round(self, prefill_requests: int, decode_requests: int, step_ns: int) -> None:
+        """Count a round by what its batch holds."""
+        if prefill_requests:
+            kind = "mixed" if decode_requests else "prefill"
+        else:
+            kind = "decode" if decode_requests else "empty"
+        self.rounds[kind] += 1
+        self.busy_ns += step_ns
+        self.decode_steps += decode_requests
+
+    def copy(self) -> "Totals":
+        """Return these counts as they are now."""
+        return Totals(
+            Counter(self.rounds),
+            self.busy_ns,
+            self.prefill_tokens,
+            self.replayed_tokens,
+            self.generated_tokens,
+            self.decode_steps,
+            Counter(self.retractions),
+            self.skipped_rounds,
+        )
+
+    def repeat(self, since: "Totals", times: int) -> None:
+        """Count what was added since `since` that many times more: rounds that repeat exactly."""
+        for kind, count in (self.rounds - since.rounds).items():
+            self.rounds[kind] += count * times
+            self.skipped_rounds += count * times
+        for state, count in (self.retractions - since.retractions).items():
+            self.retractions[state] += count * times
+        self.busy_ns += (self.busy_ns - since.busy_ns) * times
+        self.prefill_tokens += (self.prefill_tokens - since.prefill_tokens) * times
+        self.replayed_tokens += (self.replayed_tokens - since.replayed_tokens) * times
+        self.generated_tokens += (self.generated_tokens - since.generated_tokens) * times
+        self.decode_steps += (self.decode_steps - since.decode_steps) * times

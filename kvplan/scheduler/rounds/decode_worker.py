@@ -1,0 +1,42 @@
+"""A decode worker's round: local recovery alone, else decodes and one remote admission (engine.md §10)."""
+
+from __future__ import annotations
+
+from kvplan.scheduler.roster import Roster
+from kvplan.scheduler.rounds.admissions import Admissions
+from kvplan.scheduler.rounds.build import Outcome, PlanBuild
+from kvplan.scheduler.rounds.phases import decode_batch, next_readmission
+from kvplan.scheduler.rounds.retraction import Retraction
+
+
+def decode_round(admissions: Admissions, roster: Roster, retraction: Retraction, build: PlanBuild) -> None:
+    """A recovery chunk has the round to itself; decodes cost no budget on this role."""
+    if recover(admissions, roster, build):
+        return
+    decode_batch(admissions, roster.decodable.items, build, 0, 0)
+    admit_remote(admissions, roster, build)
+    retraction.run(build)
+
+
+def recover(admissions: Admissions, roster: Roster, build: PlanBuild) -> bool:
+    """Try the recovery in progress, else the next readmission; whether it was scheduled."""
+    if roster.prefilling.items:
+        resident = roster.prefilling.items[0]
+        outcome = admissions.later_chunk(build, resident, build.budget)
+        if outcome == Outcome.NO_CAPACITY:
+            build.blocked(resident)
+        return outcome.scheduled
+    readmission = next_readmission(roster)
+    if readmission is None:
+        return False
+    return admissions.first_chunk(build, readmission, build.budget, remote=False).scheduled
+
+
+def admit_remote(admissions: Admissions, roster: Roster, build: PlanBuild) -> None:
+    """Have the peer prefill the first waiting prompt that fits, one a round."""
+    for request in list(roster.new_prompts.items):
+        outcome = admissions.first_chunk(build, request, build.budget, remote=True)
+        if outcome.scheduled:
+            return
+        if outcome == Outcome.NO_CAPACITY:
+            build.blocked(request)

@@ -1,0 +1,19 @@
+"""A prefill worker's round: completed prompts leave, then local prefill work; it never retracts (§10)."""
+
+from __future__ import annotations
+
+from kvplan.scheduler.request import State
+from kvplan.scheduler.roster import Roster
+from kvplan.scheduler.rounds.admissions import Admissions
+from kvplan.scheduler.rounds.build import PlanBuild
+from kvplan.scheduler.rounds.phases import local_prefill_work
+
+
+def prefill_round(admissions: Admissions, roster: Roster, build: PlanBuild) -> None:
+    """Hand every finished prompt to the peer, then prefill."""
+    for request in list(roster.decodable.items):
+        if request.state == State.PREFILL_DONE:
+            op = admissions.try_decode(build, request, local=False)
+            if op is not None:
+                build.remote_decode.append(op)
+    local_prefill_work(admissions, roster, build)
