@@ -293,7 +293,7 @@ class Scheduler:
         """Publish the full pages of all tokens but the last, and store the request's prefix (§11)."""
         total = max((len(request.tokens) - 1) // self._page, request.hashed_pages)
         request.hash_to(total, self._page)
-        progress = self._admissions.progress(request, total, from_prefill=request.state != State.DECODING)
+        progress = self._admissions.progress(request, total, from_prefill=False)
         progress.kind = BoundaryKind.ENDPOINT
         cache = self._cache
         if total > progress.first:

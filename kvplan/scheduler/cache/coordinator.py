@@ -266,13 +266,14 @@ class Coordinator:
             if not page:
                 continue
             key = keys[slot]
+            stored = stream and key not in self.index.pages[index]
             known = register(index, key, page, slot, kind, epoch)
             if known != page:
                 self.pool.ref(index, known)
                 table.pages = table.pages.copy()
                 table.pages[slot] = known
                 self.pool.unref(index, page)
-            if stream:
+            if stored:
                 assert self.host is not None
                 self.host.enqueue(index, key)
 

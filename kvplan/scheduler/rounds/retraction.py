@@ -123,7 +123,7 @@ class Retraction:
         total = max(computed // admissions.page, victim.hashed_pages)
         victim.settle()
         victim.hash_to(total, admissions.page)
-        progress = admissions.progress(victim, total, from_prefill=victim.state != State.DECODING)
+        progress = admissions.progress(victim, total, from_prefill=False)
         if progress.state_kind == BoundaryKind.CHUNK and any(c <= computed for c in victim.checkpoints):
             progress.state_kind = BoundaryKind.ENDPOINT
         if total > progress.first:
