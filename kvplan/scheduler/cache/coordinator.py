@@ -45,7 +45,7 @@ class Probe:
     device: int
     device_begins: list[int]
     host: int
-    promotion: int
+    closed: int  # what the prefix-closed groups alone could serve, on the better tier
     host_matched: int = 0  # what the first probe found on the host, for the fit check (§11)
     host_begins: list[int] | None = None
 
@@ -53,6 +53,11 @@ class Probe:
     def hit(self) -> int:
         """The longer of the two boundaries, in prefix pages."""
         return max(self.device, self.host)
+
+    @property
+    def promotion(self) -> int:
+        """The boundary, in prefix pages, that the other groups are to be brought up to; 0 for none (§6)."""
+        return self.closed if self.closed > self.hit else 0
 
 
 @dataclass(slots=True)
@@ -144,8 +149,7 @@ class Coordinator:
                 host_begins = [self._begin(group, device, host) for group in self.groups]
             else:
                 host = 0
-        promotion = closed * self.prefix if closed > max(device, host) else 0
-        return Probe(device, begins, host, promotion, host, host_begins)
+        return Probe(device, begins, host, closed, host, host_begins)
 
     def _begin(self, group: Group, floor: int, boundary: int) -> int:
         """The first slot below a boundary that a hit there has a page in (nulls are before it)."""

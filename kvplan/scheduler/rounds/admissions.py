@@ -72,7 +72,7 @@ class Admissions:
             rest = request.prefill_size - hit
             tokens = rest
             if not remote:
-                tokens = chunk_tokens(self.rules, hit, hit > 0, rest, budget, probe.promotion)
+                tokens = chunk_tokens(self.rules, hit, hit > 0, rest, budget, probe.promotion * self.page)
                 if not tokens:
                     return Outcome.NO_TOKENS
             demands = self._first_demands(request, hit, tokens, remote)
@@ -141,7 +141,7 @@ class Admissions:
         request.pool_slot = self.roster.free_slots.popleft()
         request.epoch = epoch
         request.hashed_pages = probe.hit
-        request.promotion = probe.promotion
+        request.promotion = probe.promotion * self.page
         request.checkpoints = []
         request.attempt = None
         replay = 0 if remote else min(self.cache.replay_window, hit)
