@@ -1,0 +1,6 @@
+"""The deployment file (TOML) and the flags that override it. Imports nothing heavy before a file is loaded."""
+
+from kvplan.deployment.deployment import Deployment, load_deployment
+from kvplan.deployment.errors import DeploymentError
+
+__all__ = ["Deployment", "DeploymentError", "load_deployment"]
