@@ -1,0 +1,46 @@
+"""The command line: mounts the commands, nothing else."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from kvplan import __version__
+from kvplan.commands import errors
+
+app = typer.Typer(
+    name="kvplan",
+    help="Plan an LLM engine's KV-cache pool without a GPU.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # importing rich for a help text takes longer than the help text
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        print(f"kvplan {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def kvplan(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit."),
+    ] = False,
+) -> None:
+    """Plan an LLM engine's KV-cache pool without a GPU."""
+
+
+def main() -> None:
+    """Run the command line of this process and exit with its status."""
+    sys.exit(errors.run(lambda arguments: app(arguments, standalone_mode=False)))
+
+
+if __name__ == "__main__":
+    main()

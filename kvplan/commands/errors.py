@@ -1,0 +1,66 @@
+"""What ends a command: input errors as one sentence on stderr (exit 2), findings as exit 1."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import typer
+
+FINDING = 1
+USAGE = 2
+INTERRUPTED = 130
+
+# What typer raises when the command line is wrong; its module is private, its classes are not.
+_UsageError: type[Exception] = typer.BadParameter.__mro__[1]
+_CommandLineError: type[Exception] = typer.BadParameter.__mro__[2]
+
+
+def run(program: Callable[[Sequence[str] | None], object], arguments: Sequence[str] | None = None) -> int:
+    """Return the exit status of ``program`` (called with ``arguments``; None: those of the process).
+
+    0, or what the program returns or exits with; 1 are findings. A wrong command line, wrong input (``ValueError``)
+    and what the system refuses (``OSError``) are one sentence on stderr and 2. A reader that goes away ends the
+    program in silence (0), and so does Ctrl-C (130). Anything else is a bug and raised.
+    """
+    try:
+        status = program(arguments)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        return _reader_left()
+    except (KeyboardInterrupt, typer.Abort):
+        return INTERRUPTED
+    except _CommandLineError as error:
+        return _say(_command_line(error))
+    except OSError as error:
+        return _say(_system(error))
+    except ValueError as error:
+        return _say(str(error))
+    return status if isinstance(status, int) else 0
+
+
+def _say(sentence: str) -> int:
+    print("kvplan: " + " ".join(sentence.split()), file=sys.stderr)
+    return USAGE
+
+
+def _command_line(error: Any) -> str:
+    """The sentence of a usage error, with the nearest name of an unknown flag or command, and where help is."""
+    sentence = error.format_message().rstrip(".")
+    near = getattr(error, "possibilities", None)
+    if near:
+        sentence = f"{str(error.message).rstrip('.')}; {sorted(near)[0]} is the nearest known flag"
+    return sentence
+
+
+def _system(error: OSError) -> str:
+    what = error.strerror or str(error) or type(error).__name__
+    return f"{error.filename}: {what}" if error.filename else what
+
+
+def _reader_left() -> int:
+    # What is still buffered has no reader: without this the interpreter complains about it as it exits.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 0
