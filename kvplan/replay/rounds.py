@@ -81,7 +81,7 @@ class RoundLog:
 class EventLog:
     """What happened to requests, in order.
 
-    Kinds: arrived, refused, admitted (`tokens` = found in the cache), retracted (`tokens` = KV dropped,
+    Kinds: arrived (`tokens` = its prompt), refused (what it needs), admitted (found in the cache), retracted (`tokens` = KV dropped,
     `state` it was in, `other` = the request it was done for), first_token, finished (`tokens` = generated),
     skipped (`tokens` = rounds left out because they repeat those before).
     """

@@ -1,0 +1,182 @@
+"""A replay as plain data: what was played, under which assumptions, and what came of it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from enum import IntEnum
+
+import polars as pl
+
+import kvplan
+from kvplan.replay.dead_end import DeadEnd
+from kvplan.replay.engine import Engine
+from kvplan.replay.play import Ending
+from kvplan.replay.step_time import NS, StepTime
+from kvplan.replay.summary import Summary, summarize
+from kvplan.scheduler import SchedulerConfig
+from kvplan.traces import Trace
+
+
+@dataclass(frozen=True, slots=True)
+class TraceFacts:
+    """The trace that was played. `span_s` is from the first arrival to the last, before `--speed`."""
+
+    sources: Sequence[str]
+    format: str
+    requests: int
+    span_s: float
+    has_prefixes: bool
+    hash_tokens: int | None
+    fingerprint: str
+    warnings: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Assumptions:
+    """What the replay takes for granted: the step time, accepted lengths, arrivals and declared budgets.
+
+    `accept_length` is the mean of accepted tokens a decode step, `accept_basis` where it comes from.
+    `max_new_tokens` says what requests declare: "trace", "output", "none" or a number.
+    """
+
+    step_time: StepTime
+    step_time_given: bool
+    accept_length: float
+    accept_basis: str
+    speed: float
+    concurrency: int | None
+    max_new_tokens: str
+    undeclared_requests: int
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class RunSummary:
+    """Everything a report of a replay needs; the same for a replay that was just made and a stored one."""
+
+    kvplan: str
+    ending: Ending
+    trace: TraceFacts
+    deployment: str
+    config: Mapping[str, object]
+    assumptions: Assumptions
+    figures: Summary
+    dead_end: DeadEnd | None
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A replay's summary and its tables."""
+
+    summary: RunSummary
+    requests: pl.DataFrame
+    rounds: pl.DataFrame
+    events: pl.DataFrame
+
+
+def run_of(
+    engine: Engine,
+    ending: Ending,
+    dead_end: DeadEnd | None,
+    trace: Trace,
+    config: SchedulerConfig,
+    deployment: str,
+    assumptions: Assumptions,
+) -> Run:
+    """Return the record of what `engine` has played."""
+    summary = RunSummary(
+        kvplan=kvplan.__version__,
+        ending=ending,
+        trace=trace_facts(trace),
+        deployment=deployment,
+        config=config_facts(config),
+        assumptions=assumptions,
+        figures=summarize(engine, config.num_device_pages - 1, trace.has_prefixes),
+        dead_end=dead_end,
+    )
+    return Run(summary, requests_table(engine, trace), in_seconds(engine.rounds.table()), in_seconds(engine.events.table()))
+
+
+def trace_facts(trace: Trace) -> TraceFacts:
+    """Return what is told of the trace."""
+    return TraceFacts(
+        sources=trace.sources,
+        format=trace.format,
+        requests=len(trace),
+        span_s=float(trace.table["arrival_s"][-1]),
+        has_prefixes=trace.has_prefixes,
+        hash_tokens=trace.hash_tokens,
+        fingerprint=trace.fingerprint,
+        warnings=trace.warnings,
+    )
+
+
+
+
+def config_facts(config: SchedulerConfig) -> dict[str, object]:
+    """Return the scheduler's configuration as plain values, names of choices instead of numbers."""
+    facts: dict[str, object] = {}
+    for field in fields(config):
+        value = getattr(config, field.name)
+        if field.name == "cache_groups":
+            facts[field.name] = [
+                {part.name: _plain(getattr(group, part.name)) for part in fields(group)} for group in value
+            ]
+        else:
+            facts[field.name] = _plain(value)
+    return facts
+
+
+def _plain(value: object) -> object:
+    return value.name if isinstance(value, IntEnum) else value
+
+
+def in_seconds(table: pl.DataFrame) -> pl.DataFrame:
+    """Return the table with each column of nanoseconds (`*_ns`) as seconds (`*_s`)."""
+    return table.select(
+        (pl.col(name) / NS).alias(name.removesuffix("_ns") + "_s") if name.endswith("_ns") else pl.col(name)
+        for name in table.columns
+    )
+
+
+def requests_table(engine: Engine, trace: Trace) -> pl.DataFrame:
+    """Return a row for each request of the trace, in its order.
+
+    `status`: finished, never fits, unfinished (it came and has not ended), not arrived. Times are null where
+    they have not come; token columns as in `TokenCounts`.
+    """
+    flights = {flight.row: flight for flight in (*engine.finished, *engine.live.values())}
+    refused = {flight.row: flight for flight in engine.refused}
+    rows: list[dict[str, object]] = []
+    workload = engine.workload
+    for row in range(len(workload)):
+        flight = flights.get(row) or refused.get(row)
+        status = "not arrived"
+        if flight is not None:
+            status = "never fits" if row in refused else "unfinished" if flight.finished_ns < 0 else "finished"
+        rows.append(
+            {
+                "request_id": workload.request_ids[row],
+                "status": status,
+                "arrived_s": _seconds(flight.arrived_ns) if flight else None,
+                "admitted_s": _seconds(flight.admitted_ns) if flight else None,
+                "first_token_s": _seconds(flight.first_token_ns) if flight else None,
+                "finished_s": _seconds(flight.finished_ns) if flight else None,
+                "prompt_tokens": workload.prompt_tokens[row],
+                "output_tokens": workload.output_tokens[row],
+                "max_new_tokens": workload.budgets[row] or None,
+                "generated_tokens": flight.generated if flight else 0,
+                "prompt_computed": flight.computed_prompt if flight else 0,
+                "prompt_from_cache": flight.from_cache if flight else 0,
+                "refed_output": flight.computed_output if flight else 0,
+                "computed_again": flight.computed_again if flight else 0,
+                "from_cache_again": flight.cache_again if flight else 0,
+                "retractions": flight.retractions if flight else 0,
+            }
+        )
+    times = {name: pl.Float64 for name in ("arrived_s", "admitted_s", "first_token_s", "finished_s")}
+    table = pl.DataFrame(rows, schema_overrides={**times, "max_new_tokens": pl.Int64}, infer_schema_length=1)
+    return table.with_columns(session_id=trace.table["session_id"], line=trace.table["line"])
+
+
+def _seconds(ns: int) -> float | None:
+    return None if ns < 0 else ns / NS

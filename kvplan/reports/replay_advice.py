@@ -1,0 +1,15 @@
+"""What can be done about a replay's trouble: flags that can be pasted, and what each is for."""
+
+from kvplan.replay.run import RunSummary
+
+
+def advice(summary: RunSummary) -> list[tuple[str, str]]:
+    """Return (flags, what they do) for what went wrong in a replay; none when nothing did."""
+    lines: list[tuple[str, str]] = []
+    figures = summary.figures
+    trouble = summary.dead_end is not None or figures.retractions.count
+    if trouble and summary.assumptions.undeclared_requests:
+        lines.append(
+            ("--max-new-tokens output", "each request declares what it generates, and room is kept for it")
+        )
+    return lines
