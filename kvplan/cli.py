@@ -13,7 +13,6 @@ from kvplan.commands import errors
 app = typer.Typer(
     name="kvplan",
     help="Plan an LLM engine's KV-cache pool without a GPU.",
-    no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # importing rich for a help text takes longer than the help text
@@ -27,14 +26,18 @@ def _version(asked: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
+@app.callback(invoke_without_command=True)
 def kvplan(
+    context: typer.Context,
     version: Annotated[
         bool,
         typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit."),
     ] = False,
 ) -> None:
     """Plan an LLM engine's KV-cache pool without a GPU."""
+    if context.invoked_subcommand is None:
+        print(context.get_help(), file=sys.stderr)
+        raise typer.Exit(errors.USAGE)
 
 
 def main() -> None:

@@ -21,9 +21,9 @@ _CommandLineError: type[Exception] = typer.BadParameter.__mro__[2]
 def run(program: Callable[[Sequence[str] | None], object], arguments: Sequence[str] | None = None) -> int:
     """Return the exit status of ``program`` (called with ``arguments``; None: those of the process).
 
-    0, or what the program returns or exits with; 1 are findings. A wrong command line, wrong input (``ValueError``)
-    and what the system refuses (``OSError``) are one sentence on stderr and 2. A reader that goes away ends the
-    program in silence (0), and so does Ctrl-C (130). Anything else is a bug and raised.
+    0, or what the program returns or exits with; 1 are findings. A wrong command line, wrong input
+    (``ValueError``) and what the system refuses (``OSError``) are one sentence on stderr and 2. A reader that
+    goes away ends the program in silence (0), and so does Ctrl-C (130). Anything else is a bug and raised.
     """
     try:
         status = program(arguments)
@@ -47,12 +47,28 @@ def _say(sentence: str) -> int:
 
 
 def _command_line(error: Any) -> str:
-    """The sentence of a usage error, with the nearest name of an unknown flag or command, and where help is."""
-    sentence = error.format_message().rstrip(".")
+    """The sentence of a usage error: with the value that is wrong, or the nearest name of an unknown flag."""
+    sentence = str(error.format_message()).rstrip(".")
     near = getattr(error, "possibilities", None)
     if near:
-        sentence = f"{str(error.message).rstrip('.')}; {sorted(near)[0]} is the nearest known flag"
-    return sentence
+        return f"{str(error.message).rstrip('.')}; {near[0]} is the nearest known flag"
+    details = getattr(
+        error.__cause__, "errors", None
+    )  # of the validation that found a value of the wrong type
+    if details is None or error.param is None:
+        return sentence
+    value = details()[0]["input"]
+    wanted = (
+        str(error.message)
+        .rstrip(".")
+        .removeprefix("Value error, ")
+        .removeprefix("Input ")
+        .split(", unable")[0]
+    )
+    named = error.param.get_error_hint().strip("'")
+    if wanted.startswith(repr(value)):
+        return f"{named}: {wanted}"
+    return f"{named} is {value!r}; it {wanted}"
 
 
 def _system(error: OSError) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from enum import Enum
+from enum import StrEnum
 from functools import wraps
 from pathlib import Path
 from typing import Annotated, Any
@@ -20,11 +20,13 @@ PANEL = "The deployment (each flag overrides the file)"
 
 DeploymentFile = Annotated[
     Path | None,
-    typer.Option("--deployment", "-d", metavar="FILE", help="The deployment file (TOML).", rich_help_panel=PANEL),
+    typer.Option(
+        "--deployment", "-d", metavar="FILE", help="The deployment file (TOML).", rich_help_panel=PANEL
+    ),
 ]
 
 
-class OutputFormat(str, Enum):
+class OutputFormat(StrEnum):
     """How a command prints its result."""
 
     text = "text"

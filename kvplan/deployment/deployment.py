@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 class Deployment:
     """What an engine is deployed with; made by ``load_deployment``, changed by ``replace``.
 
-    ``config`` is validated; it has ``num_device_pages`` if the deployment gives a pool. ``group_bytes`` are the
-    bytes a page of each group, ``block_bytes`` those of an LCM block, ``padding`` the bytes of a block that a
-    group's pages leave unused: None where not known. ``usable_blocks`` is the device pool in LCM blocks without
-    the null one (None: no pool is given), ``host_blocks`` the host pool likewise (0: none), ``memory_bytes`` the
-    budget if the pool is given as memory. ``sources`` says of each field of ``config`` where it comes from: the
-    file, "flag --max-num-seqs", "set by the caller" or "default".
+    ``config`` is validated; it has ``num_device_pages`` if the deployment gives a pool. ``group_bytes`` are
+    the bytes a page of each group, ``block_bytes`` those of an LCM block, ``padding`` the bytes of a block
+    that a group's pages leave unused: None where not known. ``usable_blocks`` is the device pool in LCM
+    blocks, the null one not counted (None: no pool is given), ``host_blocks`` the host pool likewise (0: none),
+    ``memory_bytes`` the budget if the pool is given as memory. ``sources`` says of each field of ``config``
+    where it comes from: the file, "flag --max-num-seqs", "set by the caller" or "default".
     """
 
     config: SchedulerConfig
@@ -65,11 +65,11 @@ class Deployment:
         return toml(self._values, self._groups)
 
 
-def load_deployment(path: Path | None, overrides: Mapping[str, object] = {}) -> Deployment:  # noqa: B006
+def load_deployment(path: Path | None, overrides: Mapping[str, object] = {}) -> Deployment:
     """Return the deployment of the file at ``path``, with ``overrides`` (flags, by name) put over it.
 
-    Raises ``DeploymentError``, one sentence, for a file that cannot be read, a field that is not known, is given
-    twice or has a wrong value, one that is missing, and what the engine refuses (engine.md §2).
+    Raises ``DeploymentError``, one sentence, for a file that cannot be read, a field that is not known, is
+    given twice or has a wrong value, one that is missing, and what the engine refuses (engine.md §2).
     """
     values: dict[str, Given] = {}
     groups: tuple[GroupValues, ...] | None = None
@@ -101,7 +101,8 @@ def _made_of(values: dict[str, Given], groups: tuple[GroupValues, ...] | None, w
             raise DeploymentError(f"{prefix}{needed} is missing; give it in the file or as {flag(needed)}")
     if groups is None:
         raise DeploymentError(
-            f"{prefix}{GROUPS} is missing; declare each cache group as a [[{GROUPS}]] table of a deployment file"
+            f"{prefix}{GROUPS} is missing; declare each cache group as a [[{GROUPS}]] table of a deployment "
+            "file"
         )
     pool, host = values.get(POOL), values.get(HOST)
     try:

@@ -15,7 +15,8 @@ _PLACE = re.compile(r"^(?P<what>.*) \(at line (?P<line>\d+), column (?P<column>\
 def read_document(path: Path) -> dict[str, object]:
     """Return what the TOML file at ``path`` says.
 
-    Raises ``DeploymentError`` if it cannot be read, is not UTF-8, is not TOML (with line and column), or is empty.
+    Raises ``DeploymentError`` if it cannot be read, is not UTF-8, is not TOML (with line and column), or is
+    empty.
     """
     try:
         text = path.read_bytes().decode("utf-8-sig")
@@ -39,7 +40,8 @@ def read_document(path: Path) -> dict[str, object]:
         raise DeploymentError(f"{path} is nested too deep; a deployment is flat") from None
     if not document:
         raise DeploymentError(
-            f"{path} is empty; a deployment needs {', '.join(REQUIRED)} and a [[{GROUPS}]] table for each group"
+            f"{path} is empty; a deployment needs {', '.join(REQUIRED)} and a [[{GROUPS}]] table for each "
+            "group"
         )
     return document
 

@@ -27,7 +27,7 @@ _ENUMS: dict[str, type[IntEnum]] = {
 
 
 def sizing_config(values: Mapping[str, Given], groups: tuple[GroupValues, ...]) -> SchedulerConfig:
-    """Return the configuration without a pool. Raises ``ValueError`` naming the field that is invalid (§2)."""
+    """Return the configuration without a pool. Raises ``ValueError`` naming an invalid field (§2)."""
     config = SchedulerConfig()
     for place, given in values.items():
         if place not in (POOL, HOST):

@@ -55,8 +55,8 @@ def collect(
 
     ``also`` are names that may stand beside them, to be suggested where a name is not known.
 
-    Raises ``DeploymentError`` for a name that is not known, for two names of one place, and for a value of the
-    wrong type or outside the field's limits.
+    Raises ``DeploymentError`` for a name that is not known, for two names of one place, and for a value of
+    the wrong type or outside the field's limits.
     """
     by_name = {name: field for field in fields for name in field.names}
     found: dict[str, Given] = {}

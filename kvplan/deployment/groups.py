@@ -14,8 +14,8 @@ GroupValues = dict[str, Given]
 def collect_groups(tables: object, origin: Origin) -> tuple[GroupValues, ...]:
     """Return what each group's table gives, by field name, in the order of the file.
 
-    Raises ``DeploymentError`` for anything but a list of tables, a field that is not known or has a wrong value,
-    a missing field, a window on a group that would ignore it, and a name used twice.
+    Raises ``DeploymentError`` for anything but a list of tables, a field that is not known or has a wrong
+    value, a missing field, a window on a group that would ignore it, and a name used twice.
     """
     if not isinstance(tables, Sequence) or isinstance(tables, str) or not tables:
         raise DeploymentError(

@@ -11,7 +11,7 @@ from kvplan.deployment.given import Given
 
 
 def block_bytes(group_bytes: Mapping[str, int | None], packing: Mapping[str, int]) -> int | None:
-    """Return the bytes of one LCM block: the most that any group's pages of it take; None if one is unknown."""
+    """Return the bytes of an LCM block, the most that any group's pages take; None if one is unknown."""
     sizes = [None if size is None else size * packing[name] for name, size in group_bytes.items()]
     known = [size for size in sizes if size is not None]
     return max(known) if len(known) == len(sizes) else None
@@ -34,8 +34,8 @@ def memory_bytes(gib: float) -> int:
 def blocks_in(size: Given, block: int | None, unknown: list[str]) -> int:
     """Return the usable LCM blocks in ``size`` (a number of GiB): what fits, less the null block.
 
-    ``block`` is the bytes of one; ``unknown`` names the groups that give none. Raises ``DeploymentError`` if a
-    block's bytes are not known or fewer than two blocks fit.
+    ``block`` is the bytes of one; ``unknown`` names the groups that give none. Raises ``DeploymentError`` if
+    a block's bytes are not known or fewer than two blocks fit.
     """
     if block is None:
         raise DeploymentError(
@@ -45,16 +45,16 @@ def blocks_in(size: Given, block: int | None, unknown: list[str]) -> int:
     fits = memory_bytes(float(size.value)) // block
     if fits < 2:
         raise DeploymentError(
-            f"{size.named} is {size.value:g}, which holds {fits} LCM blocks of {block:,} bytes; at least 2 are "
-            f"needed (the null one and a usable one), {2 * block / GIB:.3g} GiB"
+            f"{size.named} is {size.value:g}, which holds {fits} LCM blocks of {block:,} bytes; at least 2 "
+            f"are needed (the null one and a usable one), {2 * block / GIB:.3g} GiB"
         )
     return fits - 1
 
 
 def check_page_ids(size: Given, usable: int, packing: int) -> None:
-    """Raise ``DeploymentError`` if pages of ``usable`` LCM blocks, ``packing`` each, outgrow 32-bit page ids."""
+    """Raise ``DeploymentError`` if ``usable`` LCM blocks of ``packing`` pages outgrow 32-bit page ids."""
     if usable * packing > MAX_TOKENS:
         raise DeploymentError(
-            f"{size.named} is {size.value}, which makes {usable:,} LCM blocks of {packing} pages; page ids are "
-            f"32-bit, so at most {MAX_TOKENS // packing:,} blocks are possible"
+            f"{size.named} is {size.value}, which makes {usable:,} LCM blocks of {packing} pages; page ids "
+            f"are 32-bit, so at most {MAX_TOKENS // packing:,} blocks are possible"
         )
