@@ -26,7 +26,7 @@ class Deployment:
     ``config`` is validated; it has ``num_device_pages`` if the deployment gives a pool. ``group_bytes`` are
     the bytes a page of each group, ``block_bytes`` those of an LCM block, ``padding`` the bytes of a block
     that a group's pages leave unused: None where not known. ``usable_blocks`` is the device pool in LCM
-    blocks, the null one not counted (None: no pool is given), ``host_blocks`` the host pool likewise (0: none),
+    blocks, the null one not counted (None: none is given), ``host_blocks`` the host pool likewise (0: none),
     ``memory_bytes`` the budget if the pool is given as memory. ``sources`` says of each field of ``config``
     where it comes from: the file, "flag --max-num-seqs", "set by the caller" or "default".
     """
