@@ -80,12 +80,16 @@ class Run:
                 for clear in self.scenario.get("clears", [])
                 if clear["round"] == round_index
             }
+            self.before_plan()
             plan = self.scheduler.next_execution_plan()
             self.carry_out(round_index, plan)
             yield plan
             self.advance(self.answers(round_index))
             if round_index >= last_submit and not (self.live or self.head or self.tail):
                 return
+
+    def before_plan(self) -> None:
+        """Called when everything has come in and the plan is about to be made."""
 
     def advance(self, events: list[Any]) -> None:
         if events:
