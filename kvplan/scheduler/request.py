@@ -6,7 +6,7 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,9 @@ from kvplan.scheduler.cache.blocks import Table
 from kvplan.scheduler.cache.coordinator import PageKeys
 from kvplan.scheduler.cache.prefix import extend_digests
 from kvplan.scheduler.demands import covers_generation, headroom_tokens
+
+if TYPE_CHECKING:
+    from kvplan.scheduler.rounds.backlog import Floor
 
 UNBOUNDED = 2**31 - 1
 
@@ -110,11 +113,13 @@ class Request:
 
     __slots__ = (
         "attention",
-        "attempt",
         "begin",
         "block_hashes",
         "checkpoints",
         "end",
+        "exempt",
+        "extra",
+        "floor",
         "epoch",
         "hashed_pages",
         "id",
@@ -143,6 +148,8 @@ class Request:
         self.id = spec.request_id
         self.seq = seq  # submission order
         self.tokens = TokenStore(tokens)
+        self.extra = self.tokens.extra
+        self.exempt = False  # from retraction: its admission covers its whole generation
         self.max_new = spec.max_new_tokens
         self.max_cached = spec.max_cached_prefix_tokens
         self.state = State.SUBMITTED
@@ -169,7 +176,7 @@ class Request:
         self.slack = 0
         self.taken = 0
         self.attention = 0
-        self.attempt: Any = None  # what a failed first chunk was tried with, see rounds/attempts.py
+        self.floor: Floor | None = None  # what its first chunk needs at the least, while it waits
 
     @property
     def submitted_size(self) -> int:

@@ -276,6 +276,7 @@ class Scheduler:
             return
         if request.state.holds_pages:
             self._retraction.release(request)
+        self._admissions.backlog.forget(request)
         self._roster.move(request, State.FINISHED)
 
     def _finish(self, request: Request, event: ForwardEvent.Finish) -> None:

@@ -24,6 +24,7 @@ class BlockPool:
     __slots__ = (
         "cached",
         "empties",
+        "gains",
         "group_of",
         "held",
         "holes",
@@ -53,6 +54,7 @@ class BlockPool:
         self.holes = [0] * len(self.packing)  # free slots in parents bound to the group
         # Slots that would be free in the group's held parents if everything only cached were evicted.
         self.reach = [0] * len(self.packing)
+        self.gains = 0  # grows whenever a page is let go of: what did not fit before may fit then
         self.idle = parents  # parents that hold nothing but cache, the empty ones included
         self._hole_heaps: list[list[list[tuple[int, int]]]] = [[[] for _ in range(s)] for s in self.shards]
         self.on_idle: Callable[[int, int], None] = _ignore
@@ -85,6 +87,7 @@ class BlockPool:
         refs[page] = count
         if count:
             return
+        self.gains += 1
         k = self.packing[group]
         parent = (page - 1) // k + 1
         held = self.held[parent] - 1

@@ -73,19 +73,22 @@ class Progress:
     checkpoints: Sequence[int]
 
 
-def device_rank(closed: Sequence[bool]) -> object:
+class DeviceRank:
     """The eviction rank of a device entry (§7.4): class, epoch, tier, position, group, page."""
 
-    def rank(index: PrefixIndex, group: int, page: int) -> Rank:
+    __slots__ = ("_closed",)
+
+    def __init__(self, closed: Sequence[bool]) -> None:
+        self._closed = closed
+
+    def __call__(self, index: PrefixIndex, group: int, page: int) -> Rank:
         epoch = index.epoch[group][page]
         slot = index.slot[group][page]
-        if closed[group]:
+        if self._closed[group]:
             return (2, epoch, 3, -slot if slot > 0 else 0, group, page)
-        if slot >= 0 and not index.acquired[group][page] and index.kind[group][page] == BoundaryKind.CHUNK:
+        if slot >= 0 and not index.acquired[group][page] and not index.kind[group][page]:
             return (1, epoch, 1, slot, group, page)
         return (2, epoch, 2, 0, group, page)
-
-    return rank
 
 
 class Coordinator:
@@ -100,7 +103,7 @@ class Coordinator:
             [group.packing for group in self.groups],
             [group.shards for group in self.groups],
         )
-        self.index = PrefixIndex(self.pool, device_rank([g.closed for g in self.groups]))  # type: ignore[arg-type]
+        self.index = PrefixIndex(self.pool, DeviceRank([group.closed for group in self.groups]))
         self.host: HostTier | None = (
             HostTier(self.groups, config.num_host_pages - 1, config.enable_l3_storage)
             if config.has_host_cache

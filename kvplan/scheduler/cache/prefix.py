@@ -60,10 +60,33 @@ def split_key(key: bytes) -> tuple[bytes, int]:
     return key[:32], int.from_bytes(key[32:], "little")
 
 
+class Watcher:
+    """Somebody who waits for a key's page to be held by a request."""
+
+    __slots__ = ("told",)
+
+    def __init__(self) -> None:
+        self.told = False
+
+
 class PrefixIndex:
     """Which page holds the content of a key, per group, and what decides its worth (§6)."""
 
-    __slots__ = ("acquired", "epoch", "key_of", "kind", "on_change", "pages", "pool", "queue", "rank", "slot")
+    __slots__ = (
+        "acquired",
+        "epoch",
+        "key_of",
+        "kind",
+        "on_change",
+        "pages",
+        "pool",
+        "queue",
+        "rank",
+        "slot",
+        "tellings",
+        "version",
+        "watch",
+    )
 
     def __init__(self, pool: BlockPool, rank: Callable[[PrefixIndex, int, int], tuple[int, ...]]) -> None:
         sizes = [len(refs) for refs in pool.refs]
@@ -76,6 +99,10 @@ class PrefixIndex:
         self.acquired = [bytearray(size) for size in sizes]
         self.rank: Callable[[int, int], tuple[int, ...]] = partial(rank, self)
         self.queue = EvictionQueue(pool, self.rank)
+        self.version = 0  # grows with every entry that comes or goes
+        # Keys that a waiting request would profit from if their page were held, and who is to be told.
+        self.watch: list[dict[bytes, list[Watcher]]] = [{} for _ in sizes]
+        self.tellings = 0  # how often somebody was told
         self.on_change: Callable[[int, bytes, bool], None] | None = None
         pool.on_idle = self.queue.offer
 
@@ -84,6 +111,7 @@ class PrefixIndex:
         pages = self.pages[group]
         known = pages.get(key)
         if known is None:
+            self.version += 1
             pages[key] = page
             self.key_of[group][page] = key
             self.slot[group][page] = slot
@@ -100,6 +128,8 @@ class PrefixIndex:
                 self.kind[group][known] = kind
         if not self.pool.refs[group][known]:
             self.queue.offer(group, known)
+        if key in self.watch[group]:
+            self._tell(group, key)
         return known
 
     def claim(self, group: int, page: int, epoch: int) -> None:
@@ -107,12 +137,22 @@ class PrefixIndex:
         self.acquired[group][page] = 1
         self.epoch[group][page] = epoch
         self.pool.ref(group, page)
+        key = self.key_of[group][page]
+        if key in self.watch[group]:
+            assert key is not None
+            self._tell(group, key)
+
+    def _tell(self, group: int, key: bytes) -> None:
+        self.tellings += 1
+        for watcher in self.watch[group].pop(key):
+            watcher.told = True
 
     def remove(self, group: int, page: int) -> None:
         """Drop a page's entry; the page is free if nothing holds it. Nothing happens if it has none."""
         key = self.key_of[group][page]
         if key is None:
             return
+        self.version += 1
         del self.pages[group][key]
         self.key_of[group][page] = None
         self.pool.uncache(group, page)

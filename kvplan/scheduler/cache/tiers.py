@@ -68,10 +68,11 @@ def host_rank(index: PrefixIndex, group: int, page: int) -> tuple[int, ...]:
 class KnownKeys:
     """The keys known to be stored, in order of first arrival, at most ``bound`` of them (§11)."""
 
-    __slots__ = ("_keys", "bound")
+    __slots__ = ("_keys", "bound", "version")
 
     def __init__(self, bound: int) -> None:
         self.bound = bound
+        self.version = 0  # grows with every change
         self._keys: dict[PageKey, None] = {}
 
     def __contains__(self, key: PageKey) -> bool:
@@ -84,12 +85,14 @@ class KnownKeys:
         """Remember a key; the oldest one goes if there are too many. A known key keeps its place."""
         if key in self._keys:
             return
+        self.version += 1
         self._keys[key] = None
         if len(self._keys) > self.bound:
             del self._keys[next(iter(self._keys))]
 
     def register(self, keys: Iterable[PageKey]) -> None:
         """Take keys in their order of worth; those beyond the bound are forgotten (``api.md``)."""
+        self.version += 1
         ordered = list(dict.fromkeys(keys))
         kept = dict.fromkeys(ordered[: self.bound])
         for key in ordered[self.bound :]:
@@ -104,11 +107,13 @@ class KnownKeys:
 
     def forget(self, keys: Iterable[PageKey]) -> None:
         """Forget keys; unknown ones are ignored."""
+        self.version += 1
         for key in keys:
             self._keys.pop(key, None)
 
     def clear(self) -> None:
         """Forget all."""
+        self.version += 1
         self._keys.clear()
 
 
@@ -154,6 +159,12 @@ class HostTier:
     def pinned_stores(self) -> bool:
         """Whether a store that holds device pages is in flight."""
         return any(op.pinned for op in self.stores.values())
+
+    @property
+    def pinned_pages(self) -> int:
+        """Device pages that transfers in flight hold."""
+        stored = sum(len(op.pairs) for op in self.stores.values() if op.pinned)
+        return stored + sum(len(op.pairs) for op in self.loads.values())
 
     def new_op_id(self) -> int:
         """The next id of the counter that stores and loads share."""

@@ -18,6 +18,7 @@ from kvplan.scheduler.demands import Demand, Reserve, decode_step, local_chunk, 
 from kvplan.scheduler.kv_events import KVEventLog
 from kvplan.scheduler.request import Request, State
 from kvplan.scheduler.roster import Roster
+from kvplan.scheduler.rounds.backlog import Backlog
 from kvplan.scheduler.rounds.build import DecodeOp, Outcome, PlanBuild, PrefillOp
 
 NEVER = 2**62
@@ -39,6 +40,7 @@ class Admissions:
             config.replay_window,
             any(group.kind == GroupKind.STATE for group in cache.groups),
         )
+        self.backlog = Backlog(cache, roster, config.role)
         self.events: KVEventLog | None = None
         self._windows = [group for group in cache.groups if not group.closed]
 
@@ -143,7 +145,8 @@ class Admissions:
         request.hashed_pages = probe.hit
         request.promotion = probe.promotion * self.page
         request.checkpoints = []
-        request.attempt = None
+        self.backlog.forget(request)
+        request.exempt = request.covered
         replay = 0 if remote else min(self.cache.replay_window, hit)
         self._window(request, hit, tokens, remote)
         op = PrefillOp(request, hit, tokens, replay)

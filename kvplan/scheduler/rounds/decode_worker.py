@@ -5,7 +5,7 @@ from __future__ import annotations
 from kvplan.scheduler.roster import Roster
 from kvplan.scheduler.rounds.admissions import Admissions
 from kvplan.scheduler.rounds.build import Outcome, PlanBuild
-from kvplan.scheduler.rounds.phases import decode_batch, next_readmission
+from kvplan.scheduler.rounds.phases import decode_batch, next_readmission, try_waiting
 from kvplan.scheduler.rounds.retraction import Retraction
 
 
@@ -34,9 +34,4 @@ def recover(admissions: Admissions, roster: Roster, build: PlanBuild) -> bool:
 
 def admit_remote(admissions: Admissions, roster: Roster, build: PlanBuild) -> None:
     """Have the peer prefill the first waiting prompt that fits, one a round."""
-    for request in list(roster.new_prompts.items):
-        outcome = admissions.first_chunk(build, request, build.budget, remote=True)
-        if outcome.scheduled:
-            return
-        if outcome == Outcome.NO_CAPACITY:
-            build.blocked(request)
+    try_waiting(admissions, roster, build, remote=True)

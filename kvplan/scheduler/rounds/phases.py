@@ -46,14 +46,44 @@ def local_prefill_work(admissions: Admissions, roster: Roster, build: PlanBuild)
 
 def new_prompts(admissions: Admissions, roster: Roster, build: PlanBuild) -> None:
     """Try waiting prompts in submission order; one that does not fit holds up nobody behind it (§10)."""
-    for request in list(roster.new_prompts.items):
-        if build.full:
+    try_waiting(admissions, roster, build, remote=False)
+
+
+def try_waiting(admissions: Admissions, roster: Roster, build: PlanBuild, remote: bool) -> None:
+    """Try the waiting prompts; the phase ends when the round is full or an incomplete prefill holds the line.
+
+    ``remote``: a peer prefills them; no budget or batch slot is taken, and one a round is admitted.
+    """
+    backlog = admissions.backlog
+    waiting = roster.new_prompts.items
+    # With cache events on every attempt counts: it mentions the prompt's pages (``api.md``).
+    skipping = admissions.events is None
+    if not waiting or not roster.free_slots:
+        return
+    if skipping:
+        hopeless, first = backlog.hopeless(build.budget)
+        if hopeless:
+            if first is not None:
+                build.blocked(first)
             return
-        outcome = admissions.first_chunk(build, request, build.budget, remote=False)
-        if outcome == Outcome.INCOMPLETE:
+    first, admitted = None, False
+    for request in list(waiting):
+        if not roster.free_slots or (build.full and not remote):
             return
+        if skipping and backlog.cannot(request):
+            outcome = Outcome.NO_CAPACITY
+        else:
+            outcome = admissions.first_chunk(build, request, build.budget, remote)
+            if outcome == Outcome.INCOMPLETE or (remote and outcome == Outcome.SCHEDULED):
+                return
+            admitted = admitted or outcome.scheduled
+            if outcome == Outcome.NO_CAPACITY:
+                backlog.note(request)
         if outcome == Outcome.NO_CAPACITY:
             build.blocked(request)
+            first = first or request
+    if skipping:
+        backlog.tried(build.budget, first, admitted)
 
 
 def decode_batch(

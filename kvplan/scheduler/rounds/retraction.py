@@ -90,13 +90,13 @@ class Retraction:
         """An incomplete prefill first, the largest; else the decode that frees most for least (§10)."""
         best: Request | None = None
         for request in self.roster.prefilling.items:
-            if not request.covered and (best is None or len(request.tokens) > len(best.tokens)):
+            if not request.exempt and (best is None or len(request.tokens) > len(best.tokens)):
                 best = request
         if best is not None:
             return best
         rank: tuple[int, int, str] | None = None
         for request in self.roster.decodable.items:
-            if request.covered:
+            if request.exempt:
                 continue
             parents = self.cache.releasable_parents(request.tables)
             mine = (-parents, len(request.tokens), request.id)
