@@ -47,13 +47,12 @@ class Deployment:
 
         A pool size replaces the pool that was given, in whatever unit. Raises ``DeploymentError``.
         """
-        origin = Origin()
-        by_name = {name: known for known in FLAG_FIELDS for name in known.names}
-        taken_back = {
-            by_name[name].place for name, value in fields.items() if value is None and name in by_name
+        values, groups = _collect_layer(fields, Origin())
+        kept = {
+            place: given
+            for place, given in self._values.items()
+            if not any(name in fields and fields[name] is None for name in _names_of(place))
         }
-        kept = {place: given for place, given in self._values.items() if place not in taken_back}
-        values, groups = _collect_layer({k: v for k, v in fields.items() if v is not None}, origin)
         return _made_of(kept | values, groups or self._groups, "")
 
     def with_pool_blocks(self, blocks: int) -> Deployment:
@@ -90,6 +89,10 @@ def _collect_layer(
     tables = [rest.pop(key) for key in (GROUPS, GROUPS.replace("_", "-")) if key in rest]
     values = collect(rest, FLAG_FIELDS, origin, also=(GROUPS,))
     return values, collect_groups(tables[0], origin) if tables else None
+
+
+def _names_of(place: str) -> list[str]:
+    return [name for known in FLAG_FIELDS if known.place == place for name in known.names]
 
 
 def _made_of(values: dict[str, Given], groups: tuple[GroupValues, ...] | None, where: str) -> Deployment:

@@ -53,7 +53,8 @@ def collect(
 ) -> dict[str, Given]:
     """Return what ``values`` gives, by place (a field's name, or the slot it shares with others).
 
-    ``also`` are names that may stand beside them, to be suggested where a name is not known.
+    A value of None gives nothing. ``also`` are names that may stand beside them, to be suggested where a name
+    is not known.
 
     Raises ``DeploymentError`` for a name that is not known, for two names of one place, and for a value of
     the wrong type or outside the field's limits.
@@ -64,6 +65,8 @@ def collect(
         field = by_name.get(written.replace("-", "_"))
         if field is None:
             raise DeploymentError(_unknown(written, [*by_name, *also], origin))
+        if value is None:
+            continue
         given = Given(field, _checked(field, value, origin.named(written)), written, origin)
         earlier = found.setdefault(field.place, given)
         if earlier is not given:
