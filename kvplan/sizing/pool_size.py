@@ -1,0 +1,225 @@
+"""Sizing a pool: what the wanted requests need, and with a pool what of it fits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from kvplan.deployment import Deployment
+from kvplan.scheduler import CacheGroupConfig
+from kvplan.scheduler.capacity import MAX_TOKENS
+from kvplan.scheduler.config import GroupKind
+from kvplan.sizing.alternatives import Alternative, larger_pool, wish_alternatives
+from kvplan.sizing.cost import GroupCost, group_costs
+from kvplan.sizing.fit import Pool
+from kvplan.sizing.need import Need, batch_need, single_need
+from kvplan.sizing.wish import Wish
+
+
+class Verdict(StrEnum):
+    """How what is wanted relates to the pool."""
+
+    NO_POOL = "no_pool"  # nothing to compare with: the need is stated
+    FITS = "fits"
+    NOT_AT_ONCE = "not_at_once"  # every request fits, but not all of them at once: some wait
+    NEVER_FITS = "never_fits"  # not even one request of this length fits, however long it waits
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSize:
+    """What one cache group needs. Bytes are None where not known.
+
+    ``pages`` and ``blocks`` are for all wanted requests at once, ``single_request_pages`` for one of them by
+    itself at its worst moment; ``bytes`` are those of ``blocks``, padding included. ``basis`` says how
+    ``pages`` come about.
+    """
+
+    group_id: str
+    kind: str
+    block_granularity: int
+    sliding_window_tokens: int | None
+    cache_blocks_per_lcm_block: int
+    bytes_per_page: int | None
+    padding_bytes_per_block: int | None
+    cost: GroupCost
+    pages: int
+    blocks: int
+    bytes: int | None
+    single_request_pages: int
+    basis: str
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """What stops one more request: ``limit`` is "group" or "max_batch_size".
+
+    ``group_id`` is in either case the group that takes the largest share of the blocks (``share_of_blocks``)
+    when as many requests are there as the pool holds.
+    """
+
+    limit: str
+    group_id: str
+    kind: str
+    share_of_blocks: float
+
+
+@dataclass(frozen=True, slots=True)
+class PoolFit:
+    """What a pool of ``usable_blocks`` LCM blocks does with the wanted requests.
+
+    ``requests_at_once`` surely fit at once (None: any number). ``mean_requests`` is the pool over what one
+    request takes by itself at its worst moment: pages alone, no slack. ``longest_context`` is for the wanted
+    number of requests, ``longest_request`` for one alone (tokens; None: as long as the engine can count).
+    """
+
+    usable_blocks: int
+    source: str
+    memory_bytes: int | None
+    used_share: float
+    requests_at_once: int | None
+    mean_requests: float | None
+    longest_context: int | None
+    longest_request: int | None
+    binds: Binding
+
+
+@dataclass(frozen=True, slots=True)
+class PoolSize:
+    """The answer of ``size_pool``: what is wanted, what it needs, and what a pool makes of it.
+
+    ``needed_blocks`` are usable LCM blocks; ``num_device_pages`` counts the null one in, and so do
+    ``pool_bytes``. ``single_request_blocks`` are for one wanted request by itself.
+    """
+
+    verdict: Verdict
+    max_batch_size: int
+    max_context_len: int
+    max_total_tokens: int
+    max_total_tokens_given: bool
+    groups: tuple[GroupSize, ...]
+    bytes_per_block: int | None
+    needed_blocks: int
+    needed_bytes: int | None
+    num_device_pages: int
+    pool_bytes: int | None
+    single_request_blocks: int
+    pool: PoolFit | None
+    alternatives: tuple[Alternative, ...]
+
+
+def size_pool(deployment: Deployment, max_context_len: int, max_total_tokens: int | None = None) -> PoolSize:
+    """Return what ``max_batch_size`` requests need at once, none longer than ``max_context_len`` tokens.
+
+    ``max_total_tokens`` is what they hold together (None: batch × context). With a pool in the deployment the
+    answer says what fits. Raises ``ValueError`` naming the figure that is out of range.
+    """
+    config = deployment.config
+    wish = Wish(config.max_batch_size, max_context_len, max_total_tokens)
+    wish.validate()
+    need = batch_need(config, wish)
+    single = single_need(config, max_context_len)
+    block = deployment.block_bytes
+    pool = None if deployment.usable_blocks is None else Pool(config, deployment.usable_blocks)
+    verdict = _verdict(pool, wish)
+    short = pool is not None and verdict is not Verdict.FITS
+    return PoolSize(
+        verdict=verdict,
+        max_batch_size=wish.max_batch_size,
+        max_context_len=max_context_len,
+        max_total_tokens=wish.total_tokens,
+        max_total_tokens_given=max_total_tokens is not None,
+        groups=_group_sizes(deployment, wish, need, single),
+        bytes_per_block=block,
+        needed_blocks=need.total_blocks,
+        needed_bytes=None if block is None else need.total_blocks * block,
+        num_device_pages=need.total_blocks + 1,
+        pool_bytes=None if block is None else (need.total_blocks + 1) * block,
+        single_request_blocks=single.total_blocks,
+        pool=_pool_fit(deployment, pool, wish, need, single) if pool else None,
+        alternatives=_alternatives(deployment, pool, wish) if pool and short else (),
+    )
+
+
+def _verdict(pool: Pool | None, wish: Wish) -> Verdict:
+    if pool is None:
+        return Verdict.NO_POOL
+    if pool.holds(wish):
+        return Verdict.FITS
+    if wish.max_context_len > pool.longest_alone():
+        return Verdict.NEVER_FITS
+    return Verdict.NOT_AT_ONCE
+
+
+def _group_sizes(deployment: Deployment, wish: Wish, need: Need, single: Need) -> tuple[GroupSize, ...]:
+    costs = group_costs(deployment.config, wish)
+    block = deployment.block_bytes
+    return tuple(
+        GroupSize(
+            group_id=group.group_id,
+            kind=group.kind.name.lower(),
+            block_granularity=group.block_granularity,
+            sliding_window_tokens=group.sliding_window_tokens,
+            cache_blocks_per_lcm_block=group.cache_blocks_per_lcm_block,
+            bytes_per_page=deployment.group_bytes[group.group_id],
+            padding_bytes_per_block=deployment.padding[group.group_id],
+            cost=costs[index],
+            pages=need.pages[index],
+            blocks=need.blocks[index],
+            bytes=None if block is None else need.blocks[index] * block,
+            single_request_pages=single.pages[index],
+            basis=_basis(group, costs[index], wish),
+        )
+        for index, group in enumerate(deployment.config.cache_groups)
+    )
+
+
+def _basis(group: CacheGroupConfig, cost: GroupCost, wish: Wish) -> str:
+    fixed = f"{wish.max_batch_size:,} × {cost.fixed_pages_per_request:,}"
+    if cost.pages_per_token:
+        return f"{wish.total_tokens:,} / {group.block_granularity} + {fixed} open"
+    if group.kind == GroupKind.STATE:
+        return f"{fixed} at the worst moment"
+    window = f"{fixed} of window"
+    return f"{window} + {cost.once_pages:,} for a chunk" if cost.once_pages else window
+
+
+def _pool_fit(deployment: Deployment, pool: Pool, wish: Wish, need: Need, single: Need) -> PoolFit:
+    requests = pool.largest_batch(wish)
+    context, alone = pool.longest_context(wish), pool.longest_alone()
+    return PoolFit(
+        usable_blocks=pool.usable_blocks,
+        source=deployment.sources["num_device_pages"],
+        memory_bytes=deployment.memory_bytes,
+        used_share=need.total_blocks / pool.usable_blocks,
+        requests_at_once=None if requests == MAX_TOKENS else requests,
+        mean_requests=_mean_requests(pool, single),
+        longest_context=None if context == MAX_TOKENS else context,
+        longest_request=None if alone == MAX_TOKENS else alone,
+        binds=_binding(pool, wish, requests),
+    )
+
+
+def _mean_requests(pool: Pool, single: Need) -> float | None:
+    """None where a request takes no page. Requests share LCM blocks: no rounding to whole ones."""
+    groups = pool.config.cache_groups
+    blocks = sum(p / g.cache_blocks_per_lcm_block for p, g in zip(single.pages, groups, strict=True))
+    return pool.usable_blocks / blocks if blocks else None
+
+
+def _binding(pool: Pool, wish: Wish, requests: int) -> Binding:
+    at_limit = wish.with_batch(max(requests, 1))
+    need = batch_need(pool.config, at_limit)
+    group = pool.config.cache_groups[need.largest_group]
+    return Binding(
+        limit="max_batch_size" if requests > wish.max_batch_size else "group",
+        group_id=group.group_id,
+        kind=group.kind.name.lower(),
+        share_of_blocks=need.blocks[need.largest_group] / max(need.total_blocks, 1),
+    )
+
+
+def _alternatives(deployment: Deployment, pool: Pool, wish: Wish) -> tuple[Alternative, ...]:
+    return (
+        *wish_alternatives(deployment, pool, wish),
+        larger_pool(deployment, pool.least_blocks(wish)),
+    )
