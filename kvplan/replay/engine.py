@@ -352,9 +352,7 @@ class Engine:
         self.resident -= 1
         self.finished.append(flight)
         self.ended_now.append(flight)
-        self.events.append(
-            self.round_index, self.now_ns, "finished", flight.request_id, flight.generated
-        )
+        self.events.append(self.round_index, self.now_ns, "finished", flight.request_id, flight.generated)
 
     def _deliver_transfers(self) -> None:
         """Give the scheduler the transfers that are done by now, oldest op first."""

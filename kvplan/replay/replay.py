@@ -38,9 +38,7 @@ def replay(
     The same arguments give the same run. Raises ValueError for a bad argument or configuration.
     """
     if config.role is not SchedulerConfig.Role.Fused:
-        raise ValueError(
-            f"role {config.role.name} is given; a replay plays one engine of role Fused"
-        )
+        raise ValueError(f"role {config.role.name} is given; a replay plays one engine of role Fused")
     if max_rounds is not None and max_rounds < 1:
         raise ValueError(f"max_rounds {max_rounds} is given; 1 round or more is expected")
     accept = accept or parse_accept(None, config.decode_input_tokens)

@@ -81,9 +81,9 @@ class RoundLog:
 class EventLog:
     """What happened to requests, in order.
 
-    Kinds: arrived (`tokens` = its prompt), refused (what it needs), admitted (found in the cache), retracted (`tokens` = KV dropped,
-    `state` it was in, `other` = the request it was done for), first_token, finished (`tokens` = generated),
-    skipped (`tokens` = rounds left out because they repeat those before).
+    Kinds, with what `tokens` are: arrived (its prompt), refused (what it needs), admitted (those found in the
+    cache), retracted (KV dropped; `state` it was in, `other` = the request it was done for), first_token,
+    finished (generated), skipped (rounds left out because they repeat those before).
     """
 
     rounds: list[int] = field(default_factory=list)

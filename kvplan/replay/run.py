@@ -93,7 +93,12 @@ def run_of(
         figures=summarize(engine, config.num_device_pages - 1, trace.has_prefixes),
         dead_end=dead_end,
     )
-    return Run(summary, requests_table(engine, trace), in_seconds(engine.rounds.table()), in_seconds(engine.events.table()))
+    return Run(
+        summary=summary,
+        requests=requests_table(engine, trace),
+        rounds=in_seconds(engine.rounds.table()),
+        events=in_seconds(engine.events.table()),
+    )
 
 
 def trace_facts(trace: Trace) -> TraceFacts:
@@ -108,8 +113,6 @@ def trace_facts(trace: Trace) -> TraceFacts:
         fingerprint=trace.fingerprint,
         warnings=trace.warnings,
     )
-
-
 
 
 def config_facts(config: SchedulerConfig) -> dict[str, object]:
@@ -132,10 +135,14 @@ def _plain(value: object) -> object:
 
 def in_seconds(table: pl.DataFrame) -> pl.DataFrame:
     """Return the table with each column of nanoseconds (`*_ns`) as seconds (`*_s`)."""
-    return table.select(
-        (pl.col(name) / NS).alias(name.removesuffix("_ns") + "_s") if name.endswith("_ns") else pl.col(name)
-        for name in table.columns
-    )
+    return pl.DataFrame([_in_seconds(column) for column in table])
+
+
+def _in_seconds(column: pl.Series) -> pl.Series:
+    if not column.name.endswith("_ns"):
+        return column
+    # NumPy divides; Polars multiplies by the reciprocal, which is off in the last digit.
+    return pl.Series(column.name.removesuffix("_ns") + "_s", column.to_numpy() / NS)
 
 
 def requests_table(engine: Engine, trace: Trace) -> pl.DataFrame:
@@ -152,7 +159,8 @@ def requests_table(engine: Engine, trace: Trace) -> pl.DataFrame:
         flight = flights.get(row) or refused.get(row)
         status = "not arrived"
         if flight is not None:
-            status = "never fits" if row in refused else "unfinished" if flight.finished_ns < 0 else "finished"
+            ended = "unfinished" if flight.finished_ns < 0 else "finished"
+            status = "never fits" if row in refused else ended
         rows.append(
             {
                 "request_id": workload.request_ids[row],
@@ -173,7 +181,7 @@ def requests_table(engine: Engine, trace: Trace) -> pl.DataFrame:
                 "retractions": flight.retractions if flight else 0,
             }
         )
-    times = {name: pl.Float64 for name in ("arrived_s", "admitted_s", "first_token_s", "finished_s")}
+    times = dict.fromkeys(("arrived_s", "admitted_s", "first_token_s", "finished_s"), pl.Float64)
     table = pl.DataFrame(rows, schema_overrides={**times, "max_new_tokens": pl.Int64}, infer_schema_length=1)
     return table.with_columns(session_id=trace.table["session_id"], line=trace.table["line"])
 

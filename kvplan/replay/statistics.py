@@ -47,9 +47,7 @@ def spread(values: Sequence[float]) -> Spread | None:
     )
 
 
-def over_time(
-    times: NDArray[np.int64], values: NDArray[np.int64], end: int, buckets: int
-) -> list[float]:
+def over_time(times: NDArray[np.int64], values: NDArray[np.int64], end: int, buckets: int) -> list[float]:
     """Return the time-weighted mean of a step function in each of `buckets` equal stretches up to `end`.
 
     The value is `values[i]` from `times[i]` on, until the next time, and 0 before the first. Of values that

@@ -1,9 +1,13 @@
 """How long one forward takes, and the times of a replay: whole nanoseconds, so that they add up exactly."""
 
 import math
+import re
 from dataclasses import dataclass
+from decimal import Decimal
 
 NS = 1_000_000_000
+UNITS = {"ns": "1e-9", "us": "1e-6", "µs": "1e-6", "ms": "1e-3", "s": "1", "": "1"}
+TIME = re.compile(r"((?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([a-zµ]*)", re.ASCII)
 
 # Assumptions, not measurements: the order of magnitude of an 8 B dense model in bf16 on one datacentre GPU
 # (about 28,000 prefill tokens a second, 10 ms to read the weights). Every figure can be given instead.
@@ -16,6 +20,17 @@ PER_CONTEXT_TOKEN_S = 0.0
 def nanoseconds(seconds: float) -> int:
     """Return `seconds` as whole nanoseconds, the nearest."""
     return round(seconds * NS)
+
+
+def parse_seconds(text: str, name: str) -> float:
+    """Return the seconds that `text` says: a number of them, or one with a unit (10ms, 35us, 1.5s).
+
+    Raises ValueError, naming what was given as `name`.
+    """
+    match = TIME.fullmatch(text.strip())
+    if match is None or match[2] not in UNITS:
+        raise ValueError(f"{name} {text!r} is given; seconds (0.01) or a time with a unit (10ms) is expected")
+    return float(Decimal(match[1]) * Decimal(UNITS[match[2]]))
 
 
 @dataclass(frozen=True, slots=True)

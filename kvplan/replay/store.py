@@ -29,11 +29,7 @@ def check_output(directory: Path, *, force: bool = False) -> None:
     if directory.exists():
         empty = not any(directory.iterdir())
         if not force and not empty:
-            what = "a run" if _is_run(directory) else "a directory with other files"
-            raise RunError(
-                f"output {directory} is {what} already; "
-                + ("a new directory, or --force, is expected" if _is_run(directory) else "a new one is expected")
-            )
+            raise RunError(f"output {directory} is there already; a new directory, or --force, is expected")
         if not empty and not _is_run(directory):
             raise RunError(f"output {directory} holds files that are no run; --force replaces only a run")
     parent = _nearest(directory)

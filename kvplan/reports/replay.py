@@ -12,7 +12,17 @@ from kvplan.replay.play import Ending
 from kvplan.replay.run import RunSummary
 from kvplan.replay.statistics import Spread
 from kvplan.reports.replay_advice import advice
-from kvplan.reports.replay_units import counted, digits, duration, grouped, percent, rounds_time, sparkline, tokens
+from kvplan.reports.replay_units import (
+    counted,
+    digits,
+    duration,
+    given_time,
+    grouped,
+    percent,
+    rounds_time,
+    sparkline,
+    tokens,
+)
 
 LABEL = 12
 NAMED = 3
@@ -93,18 +103,18 @@ class _Report:
         if step.lockstep:
             timing = "step        one unit of time a round (--rounds)"
         else:
-            timing = (
-                f"step        {duration(step.fixed_s)} + {duration(step.per_prefill_token_s)}/prefill token"
-                f" + {duration(step.per_decode_request_s)}/decode"
-            )
+            timing = f"step        {given_time(step.fixed_s)}"
+            timing += f" + {given_time(step.per_prefill_token_s)}/prefill token"
+            timing += f" + {given_time(step.per_decode_request_s)}/decode"
             if step.per_context_token_s:
-                timing += f" + {duration(step.per_context_token_s)}/context token"
+                timing += f" + {given_time(step.per_context_token_s)}/context token"
             timing += " (given)" if given.step_time_given else " (assumed)"
         lines = [*_folded(first, self.width), *_folded(timing, self.width, LABEL)]
         width = self.summary.config.get("decode_input_tokens")
         if isinstance(width, int) and width > 1:
             basis = "assumed, --accept-length" if given.accept_basis == "assumed" else given.accept_basis
-            lines.append(f"decode      accepts {digits(given.accept_length)} of {width} tokens a step ({basis})")
+            accepted = digits(given.accept_length)
+            lines.append(f"decode      accepts {accepted} of {width} tokens a step ({basis})")
         if given.undeclared_requests:
             who = "no request" if given.undeclared_requests == trace.requests else "not every request"
             lines.append(f"budgets     {who} declares max_new_tokens (--max-new-tokens)")
@@ -169,13 +179,13 @@ class _Report:
     def _pool(self) -> list[str]:
         pool = self.summary.figures.pool
         share = pool.blocks or 1
+        held, cached, free = (pool.mean_held / share, pool.mean_cached / share, pool.mean_free / share)
         return self._row(
             "Pool",
             [
                 f"peak {grouped(pool.peak_held)} of {grouped(pool.blocks)} blocks held",
                 sparkline(pool.held_over_time, pool.blocks),
-                f"on average held {percent(pool.mean_held / share)}, cache {percent(pool.mean_cached / share)}, "
-                f"free {percent(pool.mean_free / share)}",
+                f"on average held {percent(held)}, cache {percent(cached)}, free {percent(free)}",
             ],
         )
 
@@ -248,29 +258,29 @@ class _Report:
     def _result(self) -> list[str]:
         figures, show = self.summary.figures, self._time()
         requests = figures.requests
+        left = requests.unfinished + requests.not_arrived
         at = f"in round {grouped(figures.rounds.total)}, at {show(figures.duration_s)}"
         dead_end = self.summary.dead_end
         if dead_end is not None:
-            left = counted(requests.unfinished, "request")
+            stuck = counted(requests.unfinished, "request")
             if dead_end.kind == "stall":
-                text = f"stall {at}: {left} left, nothing can be scheduled and nothing will change that"
+                text = f"stall {at}: {stuck} left, nothing can be scheduled and nothing will change that"
             else:
                 text = (
-                    f"livelock {at}: {left} left, the same {counted(dead_end.period_rounds, 'round')} "
+                    f"livelock {at}: {stuck} left, the same {counted(dead_end.period_rounds, 'round')} "
                     "again and again without a token"
                 )
         elif self.summary.ending is Ending.ROUND_LIMIT:
-            text = f"stopped {at}: the limit of rounds; {requests.unfinished + requests.not_arrived:,} unfinished"
+            text = f"stopped {at}: the limit of rounds; {grouped(left)} unfinished"
         elif self.summary.ending is Ending.INTERRUPTED:
-            text = f"interrupted {at}; {requests.unfinished + requests.not_arrived:,} unfinished"
+            text = f"interrupted {at}; {grouped(left)} unfinished"
         else:
             who = "all requests"
             if requests.never_fit:
                 who = "all requests that fit" if requests.finished else "no request fits"
-            pace = "" if self.summary.assumptions.step_time.lockstep else (
-                f"; {digits(figures.output_tokens_per_s)} output tokens/s"
-            )
-            text = f"{who} finished in {show(figures.duration_s)}{pace}"
+            text = f"{who} finished in {show(figures.duration_s)}"
+            if not self.summary.assumptions.step_time.lockstep:
+                text += f"; {digits(figures.output_tokens_per_s)} output tokens/s"
             if requests.never_fit:
                 text += f"; {grouped(requests.never_fit)} never fit"
                 if not requests.finished:

@@ -59,6 +59,14 @@ def duration(seconds: float) -> str:
     return f"{hours // 24:,} d {hours % 24:02} h"
 
 
+def given_time(seconds: float) -> str:
+    """Return a time that was given, as it would be given: 10 ms, 35 µs."""
+    for size, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs")):
+        if seconds >= size:
+            return f"{seconds / size:.6g} {unit}"
+    return f"{seconds * 1e9:.6g} ns" if seconds else "0"
+
+
 def rounds_time(units: float) -> str:
     """Return a time of a lockstep replay: rounds."""
     return f"{digits(units)} rounds" if units != 1 else "1 round"

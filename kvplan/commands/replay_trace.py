@@ -1,0 +1,294 @@
+"""`kvplan replay-trace`: a trace through the engine's scheduler, against a clock.
+
+Imports nothing heavy before the command runs.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from kvplan.commands.errors import FINDING, INTERRUPTED
+from kvplan.commands.options import Format, OutputFormat, deployment_options
+
+if TYPE_CHECKING:
+    from kvplan.replay.play import Progress
+    from kvplan.replay.run import Run
+    from kvplan.replay.step_time import StepTime
+
+TRACE = "The trace"
+ARRIVALS = "Arrivals and outputs"
+TIME = "Step time (assumptions, in seconds, or with a unit: 10ms, 35us)"
+WIDEST = 100
+
+
+def _option(*names: str, help: str, panel: str, metavar: str | None = None) -> Any:
+    return typer.Option(*names, help=help, rich_help_panel=panel, metavar=metavar)
+
+
+@deployment_options
+def replay_trace(
+    trace: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="TRACE...", help="The trace's files, in order; - is standard input.", show_default=False
+        ),
+    ],
+    trace_format: Annotated[
+        str | None,
+        _option("--trace-format", help="Its format; found by content when absent.", panel=TRACE),
+    ] = None,
+    time_unit: Annotated[
+        str | None,
+        _option(
+            "--time-unit", help="The unit of its times; else its format's.", panel=TRACE, metavar="s|ms|us|ns"
+        ),
+    ] = None,
+    hash_tokens: Annotated[
+        int | None, _option("--hash-tokens", help="Prompt tokens to a hash; else its format's.", panel=TRACE)
+    ] = None,
+    sort: Annotated[
+        bool, _option("--sort", help="Sort rows that are not in arrival order.", panel=TRACE)
+    ] = False,
+    skip_bad_rows: Annotated[
+        bool,
+        _option("--skip-bad-rows", help="Leave out rows that cannot be read, and count them.", panel=TRACE),
+    ] = False,
+    zero_output: Annotated[
+        str,
+        _option(
+            "--zero-output",
+            help="What to do with rows of 0 output tokens.",
+            panel=TRACE,
+            metavar="skip|refuse",
+        ),
+    ] = "skip",
+    limit: Annotated[
+        int | None, _option("--limit", help="Replay this many requests at most.", panel=TRACE)
+    ] = None,
+    start: Annotated[
+        str | None,
+        _option("--start", help="Begin there: rows (100) or a time (90s, 20min, 1.5h).", panel=TRACE),
+    ] = None,
+    speed: Annotated[
+        float, _option("--speed", help="Divide all intervals between arrivals by this.", panel=ARRIVALS)
+    ] = 1.0,
+    concurrency: Annotated[
+        int | None,
+        _option(
+            "--concurrency",
+            help="Closed loop: so many requests at a time, the next when one ends.",
+            panel=ARRIVALS,
+        ),
+    ] = None,
+    max_new_tokens: Annotated[
+        str,
+        _option(
+            "--max-new-tokens",
+            help="The budget that requests declare: what the trace says, their output's length, none, or N "
+            "(never less than the output).",
+            panel=ARRIVALS,
+            metavar="trace|output|none|N",
+        ),
+    ] = "trace",
+    accept_length: Annotated[
+        str | None,
+        _option(
+            "--accept-length",
+            help="Tokens that a speculative decode step accepts: a mean (2.5), or lengths with their shares "
+            "(1:0.2,2:0.5,4:0.3); absent: all of its width.",
+            panel=ARRIVALS,
+            metavar="MEAN|N:SHARE,...",
+        ),
+    ] = None,
+    seed: Annotated[
+        int, _option("--seed", help="Seed of the order of accepted lengths.", panel=ARRIVALS)
+    ] = 0,
+    rounds: Annotated[
+        bool,
+        _option("--rounds", help="Every round takes one unit of time; arrivals are in rounds.", panel=TIME),
+    ] = False,
+    step_fixed: Annotated[
+        str | None, _option("--step-fixed", help="Of every forward. [10ms]", panel=TIME, metavar="TIME")
+    ] = None,
+    step_prefill_token: Annotated[
+        str | None,
+        _option("--step-prefill-token", help="More per token of prefill. [35us]", panel=TIME, metavar="TIME"),
+    ] = None,
+    step_decode: Annotated[
+        str | None,
+        _option("--step-decode", help="More per request that decodes. [20us]", panel=TIME, metavar="TIME"),
+    ] = None,
+    step_context_token: Annotated[
+        str | None,
+        _option(
+            "--step-context-token",
+            help="More per token whose KV the forward reads. [0]",
+            panel=TIME,
+            metavar="TIME",
+        ),
+    ] = None,
+    max_rounds: Annotated[
+        int | None, typer.Option("--max-rounds", help="Stop after this many rounds, with exit status 1.")
+    ] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Verify the scheduler's invariants in every round (slow).")
+    ] = False,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="DIR",
+            help="Keep the run there: run.json and Parquet tables.",
+            show_default=False,
+        ),
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace a run that is there.")] = False,
+    format: Format = OutputFormat.text,
+    *,
+    deployment: Path | None,
+    overrides: dict[str, object],
+) -> int:
+    """Replay a trace through the engine's own scheduler and report what users and the pool would see.
+
+    Exit status 0: every request that fits has finished; 1: a stall, a livelock or the limit of rounds; 2:
+    wrong input.
+    """
+    from kvplan.replay.accept import parse_accept
+    from kvplan.replay.replay import replay
+    from kvplan.replay.step_time import unit_rounds
+    from kvplan.replay.store import check_output, write_run
+    from kvplan.replay.workload import parse_budget
+    from kvplan.traces import read_trace
+
+    if output is not None:
+        check_output(output, force=force)
+    elif force:
+        raise ValueError("--force is given without --output, which names the run to replace")
+    times = {
+        "--step-fixed": step_fixed,
+        "--step-prefill-token": step_prefill_token,
+        "--step-decode": step_decode,
+        "--step-context-token": step_context_token,
+    }
+    given = {flag: text for flag, text in times.items() if text is not None}
+    if rounds and given:
+        raise ValueError(f"--rounds and {next(iter(given))} are given; one of them is expected")
+    step_time = unit_rounds() if rounds else _step_time(given)
+    budget = parse_budget(max_new_tokens)
+    config = _config(deployment, overrides)
+    accept = parse_accept(accept_length, config.decode_input_tokens, seed)
+    requests = read_trace(
+        trace,
+        format=trace_format,
+        time_unit=time_unit,
+        hash_tokens=hash_tokens,
+        sort=sort,
+        skip_bad_rows=skip_bad_rows,
+        zero_output=zero_output,
+        limit=limit,
+        start=start,
+    )
+    with _progress_bar(len(requests)) as progress:
+        run = replay(
+            requests,
+            config,
+            deployment="" if deployment is None else str(deployment),
+            step_time=step_time,
+            accept=accept,
+            max_new_tokens=budget,
+            speed=speed,
+            concurrency=concurrency,
+            max_rounds=max_rounds,
+            seed=seed,
+            progress=progress,
+            check=check,
+        )
+    if output is not None:
+        write_run(run, output, force=force)
+    _print(run, format)
+    if output is not None:
+        print(f"kvplan: the run is in {output}", file=sys.stderr)
+    return _status(run)
+
+
+def _config(deployment: Path | None, overrides: dict[str, object]) -> Any:
+    from kvplan.deployment import load_deployment
+
+    loaded = load_deployment(deployment, overrides)
+    if loaded.usable_blocks is None:
+        raise ValueError(
+            "the deployment has no pool size; pool_blocks, pool_tokens or pool_gib is expected, in the file or "
+            "as a flag (--pool-blocks)"
+        )
+    return loaded.config
+
+
+def _step_time(given: dict[str, str]) -> StepTime | None:
+    """Return the step time of the flags that were given; None without any."""
+    from kvplan.replay.step_time import StepTime, parse_seconds
+
+    if not given:
+        return None
+    names = {
+        "--step-fixed": "fixed_s",
+        "--step-prefill-token": "per_prefill_token_s",
+        "--step-decode": "per_decode_request_s",
+        "--step-context-token": "per_context_token_s",
+    }
+    return StepTime(**{names[flag]: parse_seconds(text, flag) for flag, text in given.items()})
+
+
+def _print(run: Run, format: OutputFormat) -> None:
+    from kvplan.reports.replay import replay_json, replay_text
+
+    if format is OutputFormat.json:
+        sys.stdout.write(replay_json(run.summary))
+        return
+    from rich.console import Console
+
+    reconfigure = getattr(sys.stdout, "reconfigure", None)
+    if reconfigure is not None:  # a terminal without the bars' characters shows ? instead of failing
+        reconfigure(errors="replace")
+    console = Console(highlight=False, soft_wrap=True)
+    console.print(replay_text(run.summary, min(console.width, WIDEST)), end="")
+
+
+def _status(run: Run) -> int:
+    from kvplan.replay.play import Ending
+
+    if run.summary.ending is Ending.INTERRUPTED:
+        return INTERRUPTED
+    return 0 if run.summary.ending is Ending.COMPLETE else FINDING
+
+
+@contextmanager
+def _progress_bar(requests: int) -> Iterator[Callable[[Progress], None] | None]:
+    """Give a function that shows progress on stderr; None where that is no terminal."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    with Progress(
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.description}"),
+        TimeElapsedColumn(),
+        console=Console(stderr=True),
+        transient=True,
+    ) as bar:
+        task = bar.add_task("", total=requests)
+
+        def show(progress: Any) -> None:
+            more = f", {progress.retractions:,} retractions" if progress.retractions else ""
+            bar.update(task, completed=progress.ended, description=f"round {progress.rounds:,}{more}")
+
+        yield show
