@@ -9,6 +9,9 @@ import typer
 
 from kvplan import __version__
 from kvplan.commands import errors
+from kvplan.commands.max_request import max_request
+from kvplan.commands.replay_trace import replay_trace
+from kvplan.commands.size_pool import size_pool
 
 app = typer.Typer(
     name="kvplan",
@@ -18,6 +21,10 @@ app = typer.Typer(
     rich_markup_mode=None,  # importing rich for a help text takes longer than the help text
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+app.command("size-pool")(size_pool)
+app.command("max-request")(max_request)
+app.command("replay-trace")(replay_trace)
 
 
 def _version(asked: bool) -> None:

@@ -55,7 +55,7 @@ def refusal(file: Path, text: str, **overrides: object) -> str:
     return str(caught.value).replace(str(file), "d.toml")
 
 
-# --- what a file gives -------------------------------------------------------------------------------------
+# --- what a file gives -----------------------------------------------------------------------------
 
 
 def test_scheduler_fields_are_read_under_their_own_names(file: Path) -> None:
@@ -107,7 +107,7 @@ def test_a_transfer_policy_left_out_is_the_only_one_the_role_allows(file: Path) 
     ]
 
 
-# --- pools ---------------------------------------------------------------------------------------------------
+# --- pools -----------------------------------------------------------------------------------------
 
 
 def test_pool_blocks_are_usable_ones_and_the_null_one_is_added(file: Path) -> None:
@@ -161,7 +161,7 @@ def test_host_gib_is_rounded_down_to_blocks_less_the_null_one(file: Path) -> Non
     assert load(file, SETTINGS + "host_gib = 2\n" + mebibyte_page).host_blocks == 2047
 
 
-# --- flags over the file, and changes ------------------------------------------------------------------------
+# --- flags over the file, and changes --------------------------------------------------------------
 
 
 def test_a_flag_overrides_the_file_under_any_of_its_names(file: Path) -> None:
@@ -228,7 +228,7 @@ def test_a_deployment_is_made_of_overrides_alone() -> None:
     assert [g.group_id for g in deployment.config.cache_groups] == ["full"]
 
 
-# --- what is refused -----------------------------------------------------------------------------------------
+# --- what is refused -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -339,6 +339,11 @@ def test_missing_groups_are_told_how_to_be_declared(file: Path) -> None:
     )
     assert "at least one [[cache_groups]] table is needed" in refusal(file, SETTINGS + "cache_groups = []")
     assert "3 is not a table" in refusal(file, SETTINGS + "cache_groups = [3]")
+
+
+def test_groups_under_two_spellings_are_refused(file: Path) -> None:
+    other = FULL.replace("cache_groups", "cache-groups")
+    assert "cache_groups and cache-groups are one field; give one" in refusal(file, SETTINGS + FULL + other)
 
 
 def test_a_syntax_error_has_line_and_column(file: Path) -> None:

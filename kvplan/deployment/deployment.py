@@ -86,7 +86,10 @@ def _collect_layer(
     document: Mapping[str, object], origin: Origin
 ) -> tuple[dict[str, Given], tuple[GroupValues, ...] | None]:
     rest: dict[str, Any] = dict(document)
-    tables = [rest.pop(key) for key in (GROUPS, GROUPS.replace("_", "-")) if key in rest]
+    spelt = (GROUPS, GROUPS.replace("_", "-"))
+    tables = [rest.pop(key) for key in spelt if key in rest]
+    if len(tables) > 1:
+        raise DeploymentError(f"{origin.named(' and '.join(spelt))} are one field; give one of them")
     values = collect(rest, FLAG_FIELDS, origin, also=(GROUPS,))
     return values, collect_groups(tables[0], origin) if tables else None
 
