@@ -17,7 +17,9 @@ class ChunkRules:
     def prefill_reserve(self) -> int:
         """Budget that a mixed decode batch leaves for a pending prefill."""
         state = self.prefix_granularity if self.has_state else 0
-        replay = self.replay_window + max(self.replay_window, self.prefix_granularity) if self.replay_window else 0
+        replay = (
+            self.replay_window + max(self.replay_window, self.prefix_granularity) if self.replay_window else 0
+        )
         return max(state, replay)
 
 
@@ -42,7 +44,9 @@ def keep_final_window(tokens: int, unscheduled: int, window: int) -> int:
     return max(0, unscheduled - window)
 
 
-def chunk_tokens(rules: ChunkRules, first: int, hit: bool, unscheduled: int, budget: int, promotion: int) -> int:
+def chunk_tokens(
+    rules: ChunkRules, first: int, hit: bool, unscheduled: int, budget: int, promotion: int
+) -> int:
     """Tokens of the next chunk; 0 if none can be scheduled with this budget.
 
     ``first`` is the first token to compute, ``hit`` whether this is the first chunk behind a prefix hit, which

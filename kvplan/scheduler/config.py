@@ -45,6 +45,8 @@ class GroupKind(IntEnum):
     STATE = 2
 
 
+_Role = Role  # inside SchedulerConfig the name is taken by the engine's own ``SchedulerConfig.Role``
+
 # A state group keeps the newest snapshot and the one before it: a window of two (engine.md §3, §5).
 STATE_WINDOW = 2
 
@@ -144,7 +146,7 @@ class SchedulerConfig:
     tokens; ``num_device_pages`` and ``num_host_pages`` in LCM blocks, each with the null one counted in.
     """
 
-    Role: ClassVar[type[Role]] = Role
+    Role: ClassVar[type[_Role]] = Role
 
     prefix_granularity: int = 0
     num_device_pages: int = 0
@@ -153,7 +155,7 @@ class SchedulerConfig:
     max_batch_size: int = 0
     decode_input_tokens: int = 1
     overlap_schedule_depth: int = 0
-    role: Role = Role.Fused
+    role: _Role = Role.Fused
     cache_groups: list[CacheGroupConfig] = field(default_factory=list)
     disable_l2_cache: bool = False
     enable_l3_storage: bool = False

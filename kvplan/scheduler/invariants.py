@@ -63,7 +63,9 @@ def check_pool(pool: BlockPool, index: PrefixIndex, held: list[Counter[int]], ti
             )
             if refs[page] or page in in_index:
                 parent = (page - 1) // k + 1
-                assert pool.group_of[parent] == group, f"{tier}: parent {parent} is not bound to group {group}"
+                assert pool.group_of[parent] == group, (
+                    f"{tier}: parent {parent} is not bound to group {group}"
+                )
                 occupied[parent] += 1
                 if refs[page]:
                     held_pages[parent] += 1

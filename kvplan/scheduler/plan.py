@@ -63,7 +63,9 @@ class Batch:
     def input_ids(self) -> list[int]:
         """The prefills' input tokens, concatenated."""
         ids: list[int] = []
-        for tokens, begin, length in zip(self._tokens, self.extend_prefix_lens, self.input_lengths, strict=False):
+        for tokens, begin, length in zip(
+            self._tokens, self.extend_prefix_lens, self.input_lengths, strict=False
+        ):
             ids += tokens.slice(begin, begin + length)
         return ids
 

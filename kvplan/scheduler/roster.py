@@ -11,7 +11,7 @@ from kvplan.scheduler.request import Request, State
 class SubmissionOrder:
     """Requests in the order they were submitted; adding the newest is the common case."""
 
-    __slots__ = ("items", "_seqs", "version")
+    __slots__ = ("_seqs", "items", "version")
 
     def __init__(self) -> None:
         self.items: list[Request] = []

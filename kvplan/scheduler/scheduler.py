@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from kvplan.scheduler.cache.coordinator import Coordinator
@@ -18,10 +19,21 @@ from kvplan.scheduler.roster import Roster
 from kvplan.scheduler.rounds.admissions import Admissions
 from kvplan.scheduler.rounds.build import DecodeOp, PlanBuild, PrefillOp
 from kvplan.scheduler.rounds.decode_worker import decode_round
+from kvplan.scheduler.rounds.diagnosis import Diagnosis, diagnose
 from kvplan.scheduler.rounds.fused import mixed_round, separate_round
 from kvplan.scheduler.rounds.phases import next_readmission
 from kvplan.scheduler.rounds.prefill_worker import prefill_round
 from kvplan.scheduler.rounds.retraction import Retracted, Retraction
+from kvplan.scheduler.signature import signature
+
+
+@dataclass(frozen=True, slots=True)
+class PoolUsage:
+    """LCM blocks: empty, holding nothing but cache that could be evicted, and held. Together they are all."""
+
+    free: int
+    cached: int
+    held: int
 
 
 class Scheduler:
@@ -48,9 +60,7 @@ class Scheduler:
         self._finished_stores: list[StoreOp] = []  # started by a Finish: they go out with the next plan
         self._max_tokens = CapacityModel(config).max_single_request_tokens(config.num_device_pages - 1)
         self._check = check
-        self._kv_events = (
-            KVEventLog(self._cache, self._page) if config.enable_kv_cache_events else None
-        )
+        self._kv_events = KVEventLog(self._cache, self._page) if config.enable_kv_cache_events else None
         self._admissions.events = self._kv_events
 
     # --- requests -----------------------------------------------------------------------------------
@@ -428,7 +438,9 @@ class Scheduler:
                     offsets.append(offset)
         return groups, keys, offsets
 
-    def register_storage_keys(self, groups: Sequence[int], hashes: Sequence[str], offsets: Sequence[int]) -> None:
+    def register_storage_keys(
+        self, groups: Sequence[int], hashes: Sequence[str], offsets: Sequence[int]
+    ) -> None:
         """Note page keys that storage holds (``api.md``); ``groups`` are indices.
 
         Does nothing without a storage tier. Raises ``ValueError`` for lists of unequal length or a group that
@@ -493,7 +505,9 @@ class Scheduler:
             return False
         refs = self._cache.pool.refs
         return not any(
-            refs[group][page] for group, pages in enumerate(self._cache.index.pages) for page in pages.values()
+            refs[group][page]
+            for group, pages in enumerate(self._cache.index.pages)
+            for page in pages.values()
         )
 
     def _can_clear_host(self) -> bool:
@@ -501,7 +515,9 @@ class Scheduler:
         if host is None:
             return True
         return not any(
-            host.pool.refs[group][page] for group, pages in enumerate(host.index.pages) for page in pages.values()
+            host.pool.refs[group][page]
+            for group, pages in enumerate(host.index.pages)
+            for page in pages.values()
         )
 
     def drain_kv_events(self) -> list[Any]:
@@ -509,6 +525,25 @@ class Scheduler:
         return self._kv_events.drain() if self._kv_events is not None else []
 
     # --- beyond the engine's API --------------------------------------------------------------------
+
+    def pool_usage(self) -> PoolUsage:
+        """How the LCM blocks are used now."""
+        pool = self._cache.pool
+        free = len(pool.empties)
+        return PoolUsage(free, pool.idle - free, pool.num_parents - pool.idle)
+
+    def state_signature(self) -> bytes:
+        """A digest of all that decides the plans to come, but for the numbering of pages."""
+        return signature(self._cache, self._roster)
+
+    def diagnose(self, request_id: str) -> Diagnosis | None:
+        """What a request's next admission needs against what there is; ``None`` for an unknown request."""
+        request = self._roster.by_id.get(request_id)
+        return diagnose(self._admissions, request, self._budget) if request is not None else None
+
+    def explain_waiting(self, request_id: str) -> str:
+        """``diagnose`` in words."""
+        return str(self.diagnose(request_id) or f"{request_id} is not known")
 
     def take_retractions(self) -> list[Retracted]:
         """The retractions since the last call, in order."""
@@ -532,5 +567,3 @@ def _cannot(request: Request, event: Any, more: str = "") -> RuntimeError:
     return RuntimeError(
         f"request {request.id!r}: {type(event).__name__} cannot happen in state {request.state.title}{more}"
     )
-
-

@@ -60,9 +60,7 @@ class FitState:
             self._holes[group] -= 1
 
 
-def could_fit(
-    pool: BlockPool, needs: Sequence[int], hits: Sequence[PageRef], own: Sequence[PageRef]
-) -> bool:
+def could_fit(pool: BlockPool, needs: Sequence[int], hits: Sequence[PageRef], own: Sequence[PageRef]) -> bool:
     """Whether the needs would fit if every candidate were given up: all cache that nobody holds except
     ``hits``, and the request's ``own`` expired pages. Exact: giving up one page more never makes a fit worse.
     """

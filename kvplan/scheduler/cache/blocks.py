@@ -22,6 +22,8 @@ class BlockPool:
     """
 
     __slots__ = (
+        "_hole_heaps",
+        "_open_slots",
         "cached",
         "empties",
         "gains",
@@ -36,8 +38,6 @@ class BlockPool:
         "reach",
         "refs",
         "shards",
-        "_hole_heaps",
-        "_open_slots",
     )
 
     def __init__(self, parents: int, packing: Sequence[int], shards: Sequence[int] | None = None) -> None:

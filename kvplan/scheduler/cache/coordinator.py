@@ -207,7 +207,9 @@ class Coordinator:
                         ranks.append((*UNCACHED, group.index, page))
         return ranks
 
-    def plan(self, needs: Sequence[int], hits: Sequence[PageRef], own: Sequence[Rank]) -> list[PageRef] | None:
+    def plan(
+        self, needs: Sequence[int], hits: Sequence[PageRef], own: Sequence[Rank]
+    ) -> list[PageRef] | None:
         """The victims with which ``needs`` fit, or ``None``; nothing changes."""
         return plan_victims(self.pool, self.index.queue, needs, hits, own)
 
@@ -352,7 +354,9 @@ class Coordinator:
                     host.pool.unref(group.index, page)
             bound = max(floor, shortest if shortest < bound else bound - 1)
 
-    def load(self, tables: Sequence[Table], keys: PageKeys, probe: Probe, hits: HostHits, grow: Grow) -> list[LoadPair]:
+    def load(
+        self, tables: Sequence[Table], keys: PageKeys, probe: Probe, hits: HostHits, grow: Grow
+    ) -> list[LoadPair]:
         """Append the host hits to the tables as fresh pages, and grow, group by group (§7.6)."""
         assert self.host is not None
         pairs: list[LoadPair] = []
@@ -374,7 +378,9 @@ class Coordinator:
             grow.group(self, group, table, demand)
         return pairs
 
-    def publish_loaded(self, tables: Sequence[Table], keys: PageKeys, probe: Probe, hits: HostHits, epoch: int) -> None:
+    def publish_loaded(
+        self, tables: Sequence[Table], keys: PageKeys, probe: Probe, hits: HostHits, epoch: int
+    ) -> None:
         """Publish the host extension on the device, except pages that storage still has to fill (§7, §11)."""
         for page in range(probe.device, hits.boundary):
             spans: list[tuple[Group, range]] = []

@@ -23,7 +23,9 @@ class BoundaryKind(IntEnum):
 NO_SLOT = -1
 
 
-def extend_digests(digests: list[bytes], token_bytes: Callable[[int, int], bytes], page: int, count: int) -> None:
+def extend_digests(
+    digests: list[bytes], token_bytes: Callable[[int, int], bytes], page: int, count: int
+) -> None:
     """Append the SHA-256 digests of prefix pages up to ``count`` pages of ``page`` tokens each (§6).
 
     ``token_bytes(begin, end)`` gives the tokens of a range as little-endian u32.

@@ -111,6 +111,10 @@ class KnownKeys:
         for key in keys:
             self._keys.pop(key, None)
 
+    def keys(self) -> list[PageKey]:
+        """The keys known, oldest first."""
+        return list(self._keys)
+
     def clear(self) -> None:
         """Forget all."""
         self.version += 1
@@ -128,7 +132,7 @@ class HostPresence:
         self._known = known
 
     def __contains__(self, key: object) -> bool:
-        return key in self._pages or (self._group, key) in self._known
+        return isinstance(key, bytes) and (key in self._pages or (self._group, key) in self._known)
 
 
 class HostTier:

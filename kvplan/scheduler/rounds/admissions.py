@@ -7,9 +7,12 @@ its admission has succeeded; a failed one leaves everything as it was.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
+from kvplan.scheduler.cache.admission import PageRef
 from kvplan.scheduler.cache.blocks import Table
 from kvplan.scheduler.cache.coordinator import Coordinator, Grow, Probe, Progress
+from kvplan.scheduler.cache.eviction import Rank
 from kvplan.scheduler.cache.prefix import BoundaryKind
 from kvplan.scheduler.cache.tiers import LoadOp, LoadPair
 from kvplan.scheduler.chunks import ChunkRules, chunk_tokens
@@ -22,6 +25,16 @@ from kvplan.scheduler.rounds.backlog import Backlog
 from kvplan.scheduler.rounds.build import DecodeOp, Outcome, PlanBuild, PrefillOp
 
 NEVER = 2**62
+
+
+@dataclass(slots=True)
+class Asked:
+    """What a request's next admission asks of the cache."""
+
+    tokens: int
+    needs: list[int]
+    hits: list[PageRef]
+    own: list[Rank]
 
 
 class Admissions:
@@ -237,9 +250,41 @@ class Admissions:
             at = min(at, (table.reclaimed + 1) * group.granularity + group.window - 1)
         request.attention = at
 
+    # --- asking -------------------------------------------------------------------------------------
+
+    def ask(self, request: Request, budget: int) -> Asked | None:
+        """What the next admission would ask for; ``None`` for a request that has none to make. Changes nothing."""
+        cache = self.cache
+        if request.state in (State.SUBMITTED, State.RETRACTED):
+            probe = self.probe(request)
+            hit = probe.hit * self.page
+            tokens = rest = request.prefill_size - hit
+            remote = self.role == Role.D and request.new_prompt
+            if not remote:
+                tokens = chunk_tokens(self.rules, hit, hit > 0, rest, budget, probe.promotion * self.page)
+            demands = self._first_demands(request, hit, tokens, remote)
+            needs = cache.needs([Table() for _ in cache.groups], demands, probe)
+            return Asked(tokens, needs, cache.device_hits(request.keys, probe), [])
+        if request.state == State.PREFILLING:
+            rest = request.prefill_size - request.end
+            tokens = chunk_tokens(self.rules, request.end, False, rest, budget, request.promotion)
+            demands = local_chunk(
+                cache.groups, request.end, tokens, self.page, self._reserve(tokens == rest, 0)
+            )
+        elif request.state in (State.PREFILL_DONE, State.DECODING):
+            tokens = request.reserve
+            demands = decode_step(cache.groups, tokens)
+        else:
+            return None
+        request.settle()
+        own = cache.own_expired(request.tables, request.computed)
+        return Asked(tokens, cache.needs(request.tables, demands, None), [], own)
+
     # --- common -------------------------------------------------------------------------------------
 
-    def _admit(self, build: PlanBuild, request: Request, demands: Sequence[Demand], from_prefill: bool) -> bool:
+    def _admit(
+        self, build: PlanBuild, request: Request, demands: Sequence[Demand], from_prefill: bool
+    ) -> bool:
         """Admit a request that holds pages: publish, reclaim and grow, or change nothing."""
         request.settle()
         cache = self.cache
@@ -256,8 +301,8 @@ class Admissions:
         progress = self.progress(request, total, from_prefill)
         waiting = cache.evict_free(victims)
         cache.advance(request.tables, request.keys, progress, request.epoch)
-        for group, page in waiting:
-            cache.index.remove(group, page)
+        for index, page in waiting:
+            cache.index.remove(index, page)
         grow = Grow(demands)
         for group, table, demand in zip(cache.groups, request.tables, demands, strict=True):
             grow.group(cache, group, table, demand)
@@ -275,7 +320,10 @@ class Admissions:
         else:
             kind = BoundaryKind.CHUNK
         state_kind = kind
-        if kind == BoundaryKind.CHUNK and request.prefill_size // self.page * self.page in request.checkpoints:
+        if (
+            kind == BoundaryKind.CHUNK
+            and request.prefill_size // self.page * self.page in request.checkpoints
+        ):
             state_kind = BoundaryKind.ENDPOINT
         return Progress(
             request.hashed_pages, total, kind, state_kind, computed, from_prefill, request.checkpoints

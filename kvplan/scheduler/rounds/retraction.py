@@ -28,9 +28,7 @@ class Retracted:
 class Retraction:
     """Frees the pages of running requests for the round's blocker."""
 
-    def __init__(
-        self, cache: Coordinator, roster: Roster, admissions: Admissions, mixed: bool
-    ) -> None:
+    def __init__(self, cache: Coordinator, roster: Roster, admissions: Admissions, mixed: bool) -> None:
         self.cache = cache
         self.roster = roster
         self.admissions = admissions
