@@ -224,8 +224,8 @@ def _config(deployment: Path | None, overrides: dict[str, object]) -> Any:
     loaded = load_deployment(deployment, overrides)
     if loaded.usable_blocks is None:
         raise ValueError(
-            "the deployment has no pool size; pool_blocks, pool_tokens or pool_gib is expected, in the file or "
-            "as a flag (--pool-blocks)"
+            "the deployment has no pool size; pool_blocks, pool_tokens or pool_gib is expected, in the file "
+            "or as a flag (--pool-blocks)"
         )
     return loaded.config
 
@@ -236,13 +236,17 @@ def _step_time(given: dict[str, str]) -> StepTime | None:
 
     if not given:
         return None
-    names = {
-        "--step-fixed": "fixed_s",
-        "--step-prefill-token": "per_prefill_token_s",
-        "--step-decode": "per_decode_request_s",
-        "--step-context-token": "per_context_token_s",
-    }
-    return StepTime(**{names[flag]: parse_seconds(text, flag) for flag, text in given.items()})
+    assumed = StepTime()
+
+    def seconds(flag: str, otherwise: float) -> float:
+        return parse_seconds(given[flag], flag) if flag in given else otherwise
+
+    return StepTime(
+        fixed_s=seconds("--step-fixed", assumed.fixed_s),
+        per_prefill_token_s=seconds("--step-prefill-token", assumed.per_prefill_token_s),
+        per_decode_request_s=seconds("--step-decode", assumed.per_decode_request_s),
+        per_context_token_s=seconds("--step-context-token", assumed.per_context_token_s),
+    )
 
 
 def _print(run: Run, format: OutputFormat) -> None:

@@ -13,7 +13,8 @@ from kvplan.replay.step_time import StepTime
 from kvplan.replay.totals import Totals
 from kvplan.replay.transfers import TransferTimes
 from kvplan.replay.workload import UNBOUNDED, Workload
-from kvplan.scheduler import Cache, ExecutionEvent, Forward, ForwardEvent, RequestSpec, Scheduler
+from kvplan.scheduler import Cache, ExecutionEvent, ForwardEvent, RequestSpec, Scheduler
+from kvplan.scheduler.plan import Batch
 
 
 class Outcome(Enum):
@@ -228,7 +229,7 @@ class Engine:
                 retraction.for_request,
             )
 
-    def _note_chunks(self, batch: Forward.Batch, prefills: int) -> list[int]:
+    def _note_chunks(self, batch: Batch, prefills: int) -> list[int]:
         """Account for the batch's prefill chunks; return the position at which each ends."""
         ends = []
         for i in range(prefills):
@@ -250,7 +251,7 @@ class Engine:
             ends.append(end)
         return ends
 
-    def _context_tokens(self, batch: Forward.Batch) -> int:
+    def _context_tokens(self, batch: Batch) -> int:
         """Return the tokens whose KV the forward reads: before each chunk, and before each decode."""
         prefills = batch.num_extends()
         tokens = sum(batch.extend_prefix_lens) + sum(batch.extend_replay_lens)
@@ -289,7 +290,8 @@ class Engine:
 
     def _land(self, step: Step) -> None:
         """Give the scheduler the results of a forward (engine.md §13)."""
-        live, events = self.live, []
+        live = self.live
+        events: list[Any] = []
         append, extend_result = events.append, ForwardEvent.ExtendResult
         gained = 0
         for i in range(step.extends):
