@@ -88,10 +88,15 @@ class Observer(Run):
                     pages = set()
                 self.transfers[op_id] = (is_load, pages)
         retractions = [
-            Retraction(r.request_id, r.state, r.for_request, r.has_snapshot) for r in self.scheduler.take_retractions()
+            Retraction(r.request_id, r.state, r.for_request, r.has_snapshot)
+            for r in self.scheduler.take_retractions()
         ]
         return Round(
-            plan, self.record(plan), **self.before, retractions=retractions, device=device_pages(self.scheduler)
+            plan,
+            self.record(plan),
+            **self.before,
+            retractions=retractions,
+            device=device_pages(self.scheduler),
         )
 
     def tokens(self, rid: str) -> list[int]:

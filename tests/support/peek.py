@@ -118,4 +118,9 @@ def _request(request: Any) -> list[Any]:
         "landed",
         "recoverable",
     )
-    return [*(getattr(request, name) for name in names), len(request.tokens), list(request.checkpoints), tables]
+    return [
+        *(getattr(request, name) for name in names),
+        len(request.tokens),
+        list(request.checkpoints),
+        tables,
+    ]

@@ -24,7 +24,9 @@ ROLES = ("Fused", "P", "D")
 TIERS = ("device", "host", "storage")
 
 
-def scenario_of(rng: Random, role: str | None = None, tier: str | None = None, events: bool = False) -> Scenario:
+def scenario_of(
+    rng: Random, role: str | None = None, tier: str | None = None, events: bool = False
+) -> Scenario:
     """A scenario of the role and tier, or of any. The same ``rng`` state gives the same scenario."""
     role = role or rng.choice(ROLES)
     tier = tier or rng.choice(TIERS)
@@ -76,7 +78,8 @@ def scenario_of(rng: Random, role: str | None = None, tier: str | None = None, e
     }
     if rng.random() < 0.4:
         scenario["aborts"] = [
-            {"round": rng.randint(0, 30), "id": f"r{rng.randrange(len(requests))}"} for _ in range(rng.randint(1, 3))
+            {"round": rng.randint(0, 30), "id": f"r{rng.randrange(len(requests))}"}
+            for _ in range(rng.randint(1, 3))
         ]
     if tier == "storage":
         scenario["storage"] = [[[0, 0, prefix * rng.randint(1, 8)]] for _ in range(rng.randint(0, 2))]
@@ -126,6 +129,8 @@ def _request(rng: Random, at: int, prefix: int) -> dict[str, Any]:
     return request
 
 
-def scenarios(role: str | None = None, tier: str | None = None, events: bool = False) -> st.SearchStrategy[Scenario]:
+def scenarios(
+    role: str | None = None, tier: str | None = None, events: bool = False
+) -> st.SearchStrategy[Scenario]:
     """The same as a hypothesis strategy, which shrinks a scenario that fails."""
     return st.randoms(use_true_random=False).map(lambda rng: scenario_of(rng, role, tier, events))
