@@ -31,12 +31,19 @@ def policy(round_: Round) -> list[Any]:
     return [retraction for retraction in round_.retractions if retraction.for_request is not None]
 
 
+def note_snapshot(with_snapshot: set[str], retraction: Any) -> None:
+    if retraction.has_snapshot:
+        with_snapshot.add(retraction.request_id)
+    else:
+        with_snapshot.discard(retraction.request_id)
+
+
 @each_place
 def test_a_chunk_is_granted_its_own_pages_and_its_reserve_by_retention_and_no_more(
     role: str, tier: str
 ) -> None:
-    """Every table ends exactly where the chunk does plus the decode slot of a completing chunk (full, sliding),
-    the growth block of one (state), or the headroom of a first chunk (full only)."""
+    """Every table ends exactly where the chunk does plus the decode slot of a completing chunk (full and
+    sliding), the growth block of one (state), or the headroom of a first chunk (full only)."""
     checked = 0
     for seen in runs(role, tier):
         config = seen.run.config
@@ -185,7 +192,7 @@ def test_a_load_back_or_a_pinned_store_in_flight_defers_all_retraction(role: str
             if round_.load_pages or round_.pinned_sources:
                 assert not policy(round_)
                 deferred += 1
-    assert (deferred > 0) == (tier != "device" and (role, tier) != ("D", "host")) or deferred
+    assert deferred or tier == "device" or role == "D"
 
 
 @each_place
@@ -220,10 +227,7 @@ def test_freed_capacity_goes_to_the_request_it_was_freed_for_in_the_same_plan(ro
                 and rid not in gone | busy
                 and not seen.run.requests[rid]["max_new_tokens"]
             ]
-            budget = seen.run.config.max_scheduled_tokens
-            assert not quiet or busy or budget < 1, (
-                f"{seen.name} round {at}: {grant} not granted, {quiet} left"
-            )
+            assert not quiet or busy, f"{seen.name} round {at}: {grant} not granted, {quiet} left"
     assert granted or role == "P"
 
 
@@ -243,9 +247,7 @@ def test_only_a_retraction_s_store_is_stream_ordered(role: str, tier: str) -> No
 
 
 @each_place
-def test_pages_of_a_pinned_store_or_a_load_are_not_given_to_anyone_until_the_ack(
-    role: str, tier: str
-) -> None:
+def test_pages_of_a_pinned_store_or_a_load_go_to_nobody_until_the_ack(role: str, tier: str) -> None:
     transfers = 0
     for seen in runs(role, tier):
         index = {group.group_id: at for at, group in enumerate(seen.run.config.cache_groups)}
@@ -312,9 +314,7 @@ def test_at_most_one_readmission_is_admitted_a_round(role: str, tier: str) -> No
             assert len(started) <= 1
             readmitted += len(started)
             for retraction in round_.retractions:
-                (with_snapshot.add if retraction.has_snapshot else with_snapshot.discard)(
-                    retraction.request_id
-                )
+                note_snapshot(with_snapshot, retraction)
     assert (readmitted > 0) == (role == "D" or (role == "Fused" and tier != "device"))
 
 
@@ -329,9 +329,7 @@ def test_a_readmission_that_does_not_fit_waits_and_never_triggers_retraction(rol
             for retraction in policy(round_):
                 assert retraction.for_request not in waiting
             for retraction in round_.retractions:
-                (with_snapshot.add if retraction.has_snapshot else with_snapshot.discard)(
-                    retraction.request_id
-                )
+                note_snapshot(with_snapshot, retraction)
     assert (waited > 0) == (role == "D" or (role == "Fused" and tier != "device"))
 
 

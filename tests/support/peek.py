@@ -4,8 +4,9 @@ import copy
 from typing import Any
 
 from kvplan.scheduler import Scheduler
+from kvplan.scheduler.request import State
 
-State = dict[str, Any]
+StateData = dict[str, Any]
 
 
 def device_pages(scheduler: Scheduler) -> list[dict[bytes, int]]:
@@ -51,15 +52,15 @@ def slots(scheduler: Scheduler) -> tuple[list[int], list[int]]:
     return [request.pool_slot for request in scheduler._roster.holders()], list(scheduler._roster.free_slots)
 
 
-def state_of(scheduler: Scheduler) -> State:
+def state_of(scheduler: Scheduler) -> StateData:
     """Everything that can change a later plan, as plain data; caches of pure computations are left out."""
     cache = scheduler._cache
     host = cache.host
-    state: State = {
+    state: StateData = {
         "pool": _pool(cache.pool),
         "index": _index(cache.index),
         "epoch": cache.epoch,
-        "requests": [_request(r) for r in scheduler._roster.by_id.values()],
+        "requests": [_request(r) for r in scheduler._roster.by_id.values() if r.state != State.FINISHED],
         "slots": list(scheduler._roster.free_slots),
         "stores": [copy.copy(store) for store in scheduler._finished_stores],
         "retractions": scheduler._retraction._next_epoch,
