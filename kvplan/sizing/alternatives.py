@@ -16,7 +16,7 @@ Flags = dict[str, int | float]
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
-    """Flags that make it fit, appended to what was given; ``changes`` is the field they are about.
+    """Flags that make it fit, appended to what was given; ``changes`` is the field they are about, "pool" or "one_request".
 
     With them ``needed_blocks`` of ``usable_blocks`` are needed. With ``beyond_flags``, one step further, it
     does not fit. ``replaces`` is a flag that must go, as it says the same in another unit.
@@ -38,7 +38,7 @@ class Alternative:
 
 
 def wish_alternatives(deployment: Deployment, pool: Pool, wish: Wish) -> tuple[Alternative, ...]:
-    """Return what to wish for instead of ``wish``: fewer requests, shorter ones, or fewer tokens in all."""
+    """Return what to wish for instead of ``wish``: fewer requests, shorter ones, one, or fewer tokens in all."""
     found = []
     requests = pool.largest_batch(wish)
     if 1 <= requests < wish.max_batch_size:
@@ -48,6 +48,11 @@ def wish_alternatives(deployment: Deployment, pool: Pool, wish: Wish) -> tuple[A
     if 1 <= context < wish.max_context_len:
         fits, beyond = wish.with_context(context), wish.with_context(context + 1)
         found.append(_lowered(deployment, pool, wish, "max_context_len", fits, beyond))
+    alone = pool.longest_alone()
+    if not requests and alone and wish.max_batch_size > 1:
+        one = wish.with_batch(1)
+        fits, beyond = one.with_context(alone), one.with_context(alone + 1)
+        found.append(_lowered(deployment, pool, wish, "one_request", fits, beyond))
     total = pool.largest_total(wish)
     if 1 <= total < wish.total_tokens:
         fits, beyond = (replace(wish, max_total_tokens=tokens) for tokens in (total, total + 1))

@@ -75,8 +75,8 @@ def max_request(deployment: Deployment, tokens: int | None = None, max_new_token
     """
     if deployment.usable_blocks is None:
         raise ValueError(
-            "no pool is given; give --pool-blocks, --pool-tokens or --pool-gib, or such a field in the deployment "
-            "file"
+            "the deployment has no pool size; pool_blocks, pool_tokens or pool_gib is needed, in the file or "
+            "as a flag (--pool-blocks)"
         )
     for name, value, least in (("tokens", tokens, 1), ("max_new_tokens", max_new_tokens, 0)):
         if value is not None and not least <= value <= MAX_TOKENS:
@@ -86,7 +86,7 @@ def max_request(deployment: Deployment, tokens: int | None = None, max_new_token
     generation = generation_tokens(config, max_new_tokens)
     if tokens is not None and tokens <= generation:
         raise ValueError(
-            f"tokens is {tokens}, prompt and generation together, but {generation} are counted for the generation; "
+            f"tokens is {tokens}, prompt and generation together, of which {generation} count as generation; "
             f"at least {generation + 1} is needed"
         )
     limit = pool.longest_alone()

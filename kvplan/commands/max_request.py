@@ -1,0 +1,51 @@
+"""`kvplan max-request`: the longest request a pool admits, and whether a given one is.
+
+Imports nothing heavy before the command runs.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from kvplan.commands.errors import FINDING
+from kvplan.commands.options import Format, OutputFormat, deployment_options
+from kvplan.commands.printing import print_text
+
+
+@deployment_options
+def max_request(
+    tokens: Annotated[
+        int | None,
+        typer.Option("--tokens", help="A request to check, prompt + generation.", show_default=False),
+    ] = None,
+    max_new_tokens: Annotated[
+        int,
+        typer.Option(
+            "--max-new-tokens", help="What requests declare to generate; a decode step counts at least."
+        ),
+    ] = 0,
+    format: Format = OutputFormat.text,
+    *,
+    deployment: Path | None,
+    overrides: dict[str, object],
+) -> int:
+    """Say how long a request the pool admits, why not one token more, and with --tokens if that one fits.
+
+    A longer request never fits, however empty the pool. Exit status 0: it fits (without --tokens: some
+    request does); 1: it never fits; 2: wrong input.
+    """
+    from kvplan import sizing
+    from kvplan.deployment import load_deployment
+    from kvplan.reports.longest_request import max_request_text
+    from kvplan.reports.sizing import json_report
+
+    result = sizing.max_request(load_deployment(deployment, overrides), tokens, max_new_tokens)
+    if format is OutputFormat.json:
+        sys.stdout.write(json_report(result))
+    else:
+        print_text(lambda width: max_request_text(result, width))
+    return 0 if result.fits else FINDING
