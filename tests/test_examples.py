@@ -17,7 +17,7 @@ BF16, FP32 = 2, 4
 def test_dense_gqa_costs_what_its_shape_costs() -> None:
     deployment = load_deployment(EXAMPLES / "dense_gqa.toml")
     assert deployment.group_bytes == {"full_attention": 64 * 2 * 32 * 8 * 128 * BF16}
-    assert deployment.usable_blocks == 4 * 2**30 // 2**23 - 1 == 511
+    assert deployment.usable_blocks == 2 * 2**30 // 2**23 - 1 == 255
 
 
 def test_hybrid_sliding_costs_what_its_shape_costs_and_pads_nothing() -> None:
