@@ -16,10 +16,11 @@ Flags = dict[str, int | float]
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
-    """Flags that make it fit, appended to what was given; ``changes`` is the field they are about, "pool" or "one_request".
+    """Flags that make it fit, appended to what was given.
 
-    With them ``needed_blocks`` of ``usable_blocks`` are needed. With ``beyond_flags``, one step further, it
-    does not fit. ``replaces`` is a flag that must go, as it says the same in another unit.
+    ``changes`` is the field they are about, or "pool", or "one_request". With them ``needed_blocks`` of
+    ``usable_blocks`` are needed; with ``beyond_flags``, one step further, it does not fit. ``replaces`` is a flag
+    that must go, as it says the same in another unit.
     """
 
     changes: str
