@@ -15,6 +15,7 @@ import typer
 
 from kvplan.commands.errors import FINDING, INTERRUPTED
 from kvplan.commands.options import Format, OutputFormat, deployment_options
+from kvplan.commands.printing import print_text
 
 if TYPE_CHECKING:
     from kvplan.replay.play import Progress
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 TRACE = "The trace"
 ARRIVALS = "Arrivals and outputs"
 TIME = "Step time (assumptions, in seconds, or with a unit: 10ms, 35us)"
-WIDEST = 100
 
 
 def _option(*names: str, help: str, panel: str, metavar: str | None = None) -> Any:
@@ -255,13 +255,7 @@ def _print(run: Run, format: OutputFormat) -> None:
     if format is OutputFormat.json:
         sys.stdout.write(replay_json(run.summary))
         return
-    from rich.console import Console
-
-    reconfigure = getattr(sys.stdout, "reconfigure", None)
-    if reconfigure is not None:  # a terminal without the bars' characters shows ? instead of failing
-        reconfigure(errors="replace")
-    console = Console(highlight=False, soft_wrap=True)
-    console.print(replay_text(run.summary, min(console.width, WIDEST)), end="")
+    print_text(lambda width: replay_text(run.summary, width))
 
 
 def _status(run: Run) -> int:

@@ -103,10 +103,12 @@ class Engine:
         """Return what decides the engine's future while no request comes, with times relative to now."""
         now = self.now_ns
         step = self.pending
+        links = (self.transfer_times.write_back, self.transfer_times.load_back)
         return (
             self.scheduler.state_signature(),
             None if step is None else step.key(now),
-            tuple(sorted((due - now, op) for due, op, _ in self._transfers)),
+            tuple(due - now for due, _, _ in sorted(self._transfers, key=lambda transfer: transfer[1])),
+            tuple(max(link.free_ns - now, 0) for link in links),
         )
 
     def wait(self, until_ns: int) -> None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from kvplan.replay.arrivals import Arrivals
-from kvplan.replay.dead_end import DeadEnd, Watch, dead_end, skip_cycles
+from kvplan.replay.dead_end import DeadEnd, Watch, livelock, skip_cycles, stall
 from kvplan.replay.engine import Engine, Outcome
 
 PROGRESS_ROUNDS = 200
@@ -66,24 +66,25 @@ def _play(
         if progress is not None and engine.round_index >= next_report:
             next_report = engine.round_index + PROGRESS_ROUNDS
             progress(progress_of(engine))
+        cycle = None
         if come or engine.gained_now or engine.ended_now:
             watch.reset()
-        if outcome is Outcome.IDLE:
+        else:
+            cycle = watch.after_round(engine)
+        if cycle is not None:
+            next_ns = arrivals.next_ns()
+            if next_ns is None:
+                return Ending.LIVELOCK, livelock(engine, cycle)
+            skip_cycles(engine, cycle, next_ns)
+            watch.reset()
+        elif outcome is Outcome.IDLE:
             wakes = [at for at in (arrivals.next_ns(), engine.next_ns()) if at is not None]
             if wakes:
                 engine.wait(min(wakes))
             elif engine.live:
-                return Ending.STALL, dead_end(engine, None)
+                return Ending.STALL, stall(engine)
             else:
                 return Ending.COMPLETE, None
-        elif engine.retracted_now and not engine.gained_now:
-            cycle = watch.look(engine)
-            if cycle is not None:
-                next_ns = arrivals.next_ns()
-                if next_ns is None:
-                    return Ending.LIVELOCK, dead_end(engine, cycle)
-                skip_cycles(engine, cycle, next_ns)
-                watch.reset()
         if max_rounds is not None and engine.round_index >= max_rounds:
             return Ending.ROUND_LIMIT, None
 

