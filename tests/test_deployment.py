@@ -206,7 +206,7 @@ def test_replace_with_none_takes_a_field_back(file: Path) -> None:
 
 def test_replace_refuses_a_field_that_nobody_knows(file: Path) -> None:
     deployment = load(file, SETTINGS + FULL)
-    with pytest.raises(DeploymentError, match="max_batchsize is not a field; max_batch_size"):
+    with pytest.raises(DeploymentError, match="max_batchsize is not a field here; max_batch_size"):
         deployment.replace(max_batchsize=None)
 
 
@@ -236,12 +236,19 @@ def test_a_deployment_is_made_of_overrides_alone() -> None:
     [
         (
             "max_batchsize = 3",
-            "d.toml: max_batchsize is not a field; max_batch_size is the nearest known name",
+            "d.toml: max_batchsize is not a field here; max_batch_size is the nearest known name",
         ),
-        ("Max_Num_Seq = 3", "d.toml: Max_Num_Seq is not a field; max_num_seqs is the nearest known name"),
+        (
+            "Max_Num_Seq = 3",
+            "d.toml: Max_Num_Seq is not a field here; max_num_seqs is the nearest known name",
+        ),
         ("chunked-prefil-size = 3", "chunked_prefill_size is the nearest known name"),
-        ("[[cache_group]]", "d.toml: cache_group is not a field; cache_groups is the nearest known name"),
-        ("zzz = 3", "d.toml: zzz is not a field; the known ones are prefix_granularity"),
+        (
+            "[[cache_group]]",
+            "d.toml: cache_group is not a field here; cache_groups is the nearest known name",
+        ),
+        ("zzz = 3", "d.toml: zzz is not a field here; the known ones are prefix_granularity"),
+        ("window = 128", "d.toml: window is not a field here; it belongs in a [[cache_groups]] table"),
         ("max_num_seqs = 3", "d.toml: max_batch_size and max_num_seqs are two names of one field"),
         ("max-batch-size = 3", "d.toml: max_batch_size and max-batch-size are two names of one field"),
         ("decode_input_tokens = true", "d.toml: decode_input_tokens is true; an integer is needed"),
@@ -261,6 +268,8 @@ def test_a_deployment_is_made_of_overrides_alone() -> None:
         ("pool_gib = 0", "d.toml: pool_gib is 0; a number of GiB above 0 is needed"),
         ("pool_gib = -4.0", "d.toml: pool_gib is -4.0; a number of GiB above 0 is needed"),
         ("pool_gib = 1e30", "d.toml: pool_gib is 1e+30 GiB; at most 1,048,576 is possible"),
+        (f"pool_gib = 1{'0' * 400}", "GiB; at most 1,048,576 is possible"),
+        (f"pool_gib = 1{'0' * 5000}", "d.toml: not TOML: Exceeds the limit"),
         ("pool_gib = true", "d.toml: pool_gib is true; a number of GiB is needed"),
         ("pool_gib = 0.00002", "which holds 1 LCM blocks of 12,000 bytes; at least 2 are needed"),
         ("pool_blocks = 0", "d.toml: pool_blocks is 0; at least 1 is needed"),
@@ -284,7 +293,11 @@ def test_a_wrong_line_is_refused_in_one_sentence(file: Path, line: str, said: st
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("bytes_per_pages = 3", "bytes_per_pages is not a field; bytes_per_page is the nearest known name"),
+        (
+            "bytes_per_pages = 3",
+            "bytes_per_pages is not a field here; bytes_per_page is the nearest known name",
+        ),
+        ("pool-gib = 4", "pool-gib is not a field here; it is a setting, which stands above the first [["),
         ("page_size = 64", "block_granularity and page_size are two names of one field (block_granularity)"),
         ("shard_count = 0", "shard_count is 0; at least 1 is needed"),
         ("retention = 'forever'", "retention is 'forever'; one of FullHistory, SlidingWindow is needed"),

@@ -13,8 +13,7 @@ FINDING = 1
 USAGE = 2
 INTERRUPTED = 130
 
-# What typer raises when the command line is wrong; its module is private, its classes are not.
-_UsageError: type[Exception] = typer.BadParameter.__mro__[1]
+# What all that typer raises for a wrong command line is: its module is private.
 _CommandLineError: type[Exception] = typer.BadParameter.__mro__[2]
 
 
@@ -30,6 +29,12 @@ def run(program: Callable[[Sequence[str] | None], object], arguments: Sequence[s
         sys.stdout.flush()
     except BrokenPipeError:
         return _reader_left()
+    except SystemExit as end:
+        if isinstance(
+            end.__context__, BrokenPipeError
+        ):  # typer makes an exit with 1 of it, which is a finding
+            return _reader_left()
+        raise
     except (KeyboardInterrupt, typer.Abort):
         return INTERRUPTED
     except _CommandLineError as error:
@@ -52,19 +57,12 @@ def _command_line(error: Any) -> str:
     near = getattr(error, "possibilities", None)
     if near:
         return f"{str(error.message).rstrip('.')}; {near[0]} is the nearest known flag"
-    details = getattr(
-        error.__cause__, "errors", None
-    )  # of the validation that found a value of the wrong type
+    details = getattr(error.__cause__, "errors", None)  # of the validation of a value
     if details is None or error.param is None:
         return sentence
     value = details()[0]["input"]
-    wanted = (
-        str(error.message)
-        .rstrip(".")
-        .removeprefix("Value error, ")
-        .removeprefix("Input ")
-        .split(", unable")[0]
-    )
+    wanted = str(error.message).rstrip(".").split(", unable")[0]
+    wanted = wanted.removeprefix("Value error, ").removeprefix("Input ")
     named = error.param.get_error_hint().strip("'")
     if wanted.startswith(repr(value)):
         return f"{named}: {wanted}"

@@ -102,14 +102,14 @@ def _made_of(values: dict[str, Given], groups: tuple[GroupValues, ...] | None, w
     from kvplan.deployment.engine import set_pools, sizing_config, usable_blocks  # numpy, which --help lacks
 
     prefix = f"{where}: " if where else ""
-    for needed in REQUIRED:
-        if needed not in values:
-            raise DeploymentError(f"{prefix}{needed} is missing; give it in the file or as {flag(needed)}")
     if groups is None:
         raise DeploymentError(
             f"{prefix}{GROUPS} is missing; declare each cache group as a [[{GROUPS}]] table of a deployment "
-            "file"
+            "file (--deployment FILE)"
         )
+    for needed in REQUIRED:
+        if needed not in values:
+            raise DeploymentError(f"{prefix}{needed} is missing; give it in the file or as {flag(needed)}")
     pool, host = values.get(POOL), values.get(HOST)
     try:
         config = sizing_config(values, groups)

@@ -34,7 +34,7 @@ def read_document(path: Path) -> dict[str, object]:
         raise DeploymentError(f"{str(path)!r} is not a path: {error}") from None
     try:
         document = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:  # a TOMLDecodeError, or an integer of thousands of digits
         raise DeploymentError(_syntax(path, str(error))) from None
     except RecursionError:
         raise DeploymentError(f"{path} is nested too deep; a deployment is flat") from None

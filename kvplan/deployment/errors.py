@@ -12,7 +12,7 @@ class DeploymentError(ValueError):
 
 def shown(value: object, width: int = 40) -> str:
     """Return ``value`` as TOML spells it, cut to ``width`` characters."""
-    text = {True: "true", False: "false"}[value] if isinstance(value, bool) else repr(value)
+    text = str(value).lower() if isinstance(value, bool) else repr(value)
     return text if len(text) <= width else text[: width - 1] + "…"
 
 

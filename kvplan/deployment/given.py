@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from kvplan.deployment.errors import DeploymentError, nearest, shown
-from kvplan.deployment.fields import Field, Kind, flag
+from kvplan.deployment.fields import FLAG_FIELDS, GROUP_FIELDS, GROUPS, Field, Kind, flag
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +75,18 @@ def collect(
 
 
 def _unknown(written: str, known: list[str], origin: Origin) -> str:
-    near = nearest(written.replace("-", "_").lower(), known)
-    shown_as = flag if origin.flags and not origin.table else str
-    hint = f"{shown_as(near)} is the nearest known name" if near else f"the known ones are {', '.join(known)}"
-    return f"{origin.named(written)} is not a field; {hint}"
+    name = written.replace("-", "_")
+    if origin.table and any(name in field.names for field in FLAG_FIELDS):
+        # A line after the last table belongs to that table, which is not what it looks like.
+        hint = f"it is a setting, which stands above the first [[{GROUPS}]]"
+    elif not origin.table and any(name in field.names for field in GROUP_FIELDS):
+        hint = f"it belongs in a [[{GROUPS}]] table"
+    elif near := nearest(name.lower(), known):
+        spelt = flag(near) if origin.flags and not origin.table else near
+        hint = f"{spelt} is the nearest known name"
+    else:
+        hint = f"the known ones are {', '.join(known)}"
+    return f"{origin.named(written)} is not a field here; {hint}"
 
 
 def _twice(earlier: Given, later: Given) -> str:
@@ -121,7 +129,7 @@ def _count(field: Field, value: object, named: str) -> int:
 def _gib(field: Field, value: object, named: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise DeploymentError(f"{named} is {shown(value)}; a number of GiB is needed")
-    if not (math.isfinite(value) and value > 0):
+    if not 0 < value < math.inf:  # nan is neither
         raise DeploymentError(f"{named} is {shown(value)}; a number of GiB above 0 is needed")
     if value > field.most:
         raise DeploymentError(f"{named} is {shown(value)} GiB; at most {field.most:,} is possible")

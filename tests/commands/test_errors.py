@@ -96,12 +96,15 @@ def test_a_bug_is_not_hidden() -> None:
         errors.run(raising(ZeroDivisionError()), ["do"])
 
 
-def test_a_reader_that_leaves_ends_the_program_in_silence() -> None:
+@pytest.mark.parametrize("program", ["write", "lambda arguments: app(arguments, standalone_mode=False)"])
+def test_a_reader_that_leaves_ends_the_program_in_silence(program: str) -> None:
     code = (
-        "import sys; from kvplan.commands import errors\n"
-        "def program(arguments):\n"
+        "import sys, typer; from kvplan.commands import errors\n"
+        "app = typer.Typer()\n"
+        "@app.command()\n"
+        "def write(arguments: str = ''):\n"
         "    for _ in range(100_000): print('x' * 100)\n"
-        "sys.exit(errors.run(program))\n"
+        f"sys.exit(errors.run({program}))\n"
     )
     with subprocess.Popen(
         [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
