@@ -185,9 +185,9 @@ def _bounds(result: PoolSize, pool: PoolFit) -> str:
         context = "any length" if pool.longest_context is None else counted(pool.longest_context, "token")
         parts.append(f"{grouped(result.max_batch_size)} requests of up to {context} fit")
     alone = "any length" if pool.longest_request is None else counted(pool.longest_request, "token")
-    parts.append(f"one of up to {alone} fits alone")
+    parts.append(f"one request of up to {alone} fits alone")
     if pool.mean_requests is not None:
-        parts.append(f"all at their worst moment: {pool.mean_requests:,.2f} such requests")
+        parts.append(f"counting each at its worst moment, {pool.mean_requests:,.2f} such requests")
     return "; ".join(parts)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from kvplan.deployment import Deployment
+from kvplan.deployment import Deployment, DeploymentError
 from kvplan.deployment.fields import GIB, flag
 from kvplan.deployment.sizes import memory_bytes
 from kvplan.sizing.fit import Pool
@@ -61,8 +61,11 @@ def wish_alternatives(deployment: Deployment, pool: Pool, wish: Wish) -> tuple[A
     return tuple(found)
 
 
-def larger_pool(deployment: Deployment, needed_blocks: int) -> Alternative:
-    """Return the smallest pool of ``needed_blocks`` usable LCM blocks, in the unit the pool was given in."""
+def larger_pool(deployment: Deployment, needed_blocks: int) -> Alternative | None:
+    """Return the smallest pool of ``needed_blocks`` usable LCM blocks, in the unit the pool was given in.
+
+    None if no deployment can have one so large.
+    """
     given = _given_flag(deployment, "num_device_pages")
     value: int | float = needed_blocks
     below: int | float = needed_blocks - 1
@@ -74,6 +77,10 @@ def larger_pool(deployment: Deployment, needed_blocks: int) -> Alternative:
         usable, usable_below = (memory_bytes(v) // deployment.block_bytes - 1 for v in (value, below))
     elif given == flag("num_device_pages"):
         name, value, below = given, needed_blocks + 1, needed_blocks  # the null block is counted in
+    try:
+        deployment.replace(**{name.removeprefix("--").replace("-", "_"): value})
+    except DeploymentError:
+        return None
     return Alternative(
         "pool", {name: value}, needed_blocks, usable, {name: below}, needed_blocks, usable_below, replaces
     )

@@ -114,8 +114,9 @@ def _alternatives(
     if asked is None or asked.fits:
         return ()
     larger = larger_pool(deployment, asked.needed_blocks)
+    pools = () if larger is None else (larger,)
     if beyond is None or not longest.tokens:
-        return (larger,)
+        return pools
     usable = deployment.usable_blocks or 0
     shorter = Alternative(
         "tokens",
@@ -126,7 +127,7 @@ def _alternatives(
         beyond.needed_blocks,
         usable,
     )
-    return shorter, larger
+    return shorter, *pools
 
 
 def generation_tokens(config: SchedulerConfig, max_new_tokens: int) -> int:

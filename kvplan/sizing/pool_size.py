@@ -219,7 +219,5 @@ def _binding(pool: Pool, wish: Wish, requests: int) -> Binding:
 
 
 def _alternatives(deployment: Deployment, pool: Pool, wish: Wish) -> tuple[Alternative, ...]:
-    return (
-        *wish_alternatives(deployment, pool, wish),
-        larger_pool(deployment, pool.least_blocks(wish)),
-    )
+    larger = larger_pool(deployment, pool.least_blocks(wish))
+    return (*wish_alternatives(deployment, pool, wish), *(() if larger is None else (larger,)))
