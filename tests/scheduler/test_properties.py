@@ -210,6 +210,22 @@ def test_the_same_input_gives_the_same_bytes(scenario: Scenario) -> None:
     assert played() == played()
 
 
+@pytest.mark.parametrize(("role", "tier"), PLACES)
+@pytest.mark.parametrize("declared", [False, True])
+def test_cache_events_change_no_plan(role: str, tier: str, declared: bool) -> None:
+    """With events on every waiting prompt is really tried every round, so this also shows that attempts
+    which are skipped because they must fail again would have failed again."""
+    for scenario in some_scenarios(30, role=role, tier=tier):
+        if declared:
+            for request in scenario["requests"]:
+                request["max_new_tokens"] = request["output"]
+            scenario["config"]["cache_groups"] = scenario["config"]["cache_groups"][:1]
+        silent = Run(scenario, check=False)
+        telling = Run(copy.deepcopy(scenario), check=False, enable_kv_cache_events=True)
+        for one, other in zip(silent.rounds(), telling.rounds(), strict=True):
+            assert silent.record(one) == telling.record(other)
+
+
 @EXAMPLES
 @given(scenarios())
 def test_checking_invariants_changes_no_plan(scenario: Scenario) -> None:

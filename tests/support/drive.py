@@ -46,10 +46,11 @@ class Lost:
 class Run:
     """One scenario in flight. ``head`` is what happens before a round's plan, ``tail`` what does after it."""
 
-    def __init__(self, scenario: Scenario, *, check: bool = True) -> None:
+    def __init__(self, scenario: Scenario, *, check: bool = True, **settings: Any) -> None:
+        """``settings`` are fields of the configuration that differ from the scenario's."""
         self.scenario = scenario
         self.timing = TIMING | scenario.get("timing", {})
-        self.config = config_of(scenario["config"])
+        self.config = config_of(scenario["config"] | settings)
         self.role = self.config.role.name
         self.group_ids = [group.group_id for group in self.config.cache_groups]
         self.scheduler = Scheduler(self.config, check=check)

@@ -1,9 +1,13 @@
 """Looks inside a scheduler that its API does not offer, all in one place."""
 
 import copy
+from collections.abc import Sequence
 from typing import Any
 
 from kvplan.scheduler import Scheduler
+from kvplan.scheduler.cache.blocks import BlockPool
+from kvplan.scheduler.cache.coordinator import DeviceRank
+from kvplan.scheduler.cache.prefix import PrefixIndex
 from kvplan.scheduler.request import State
 
 StateData = dict[str, Any]
@@ -125,3 +129,8 @@ def _request(request: Any) -> list[Any]:
         list(request.checkpoints),
         tables,
     ]
+
+
+def device_index(pool: BlockPool, closed: Sequence[bool]) -> PrefixIndex:
+    """A prefix index over a pool as the device has it; ``closed`` tells the full groups."""
+    return PrefixIndex(pool, DeviceRank(closed))
