@@ -39,11 +39,17 @@ class Reserve:
 
     def of(self, group: Group) -> int:
         """The tokens one group reserves, by its retention."""
+        return self.rule(group)[0]
+
+    def rule(self, group: Group) -> tuple[int, str]:
+        """The tokens one group reserves, and what for."""
         if group.kind == GroupKind.STATE:
-            return max(group.granularity, self.state_growth) if self.state_growth else 0
-        if group.kind == GroupKind.SLIDING:
-            return self.decode
-        return max(self.decode, self.headroom)
+            if not self.state_growth:
+                return 0, ""
+            return max(group.granularity, self.state_growth), "growth of the state"
+        if group.kind == GroupKind.SLIDING or self.decode > self.headroom:
+            return self.decode, "decode slot" if self.decode else ""
+        return self.headroom, "headroom: rest of the prompt and of the generation" if self.headroom else ""
 
 
 def headroom_tokens(remaining_new_tokens: int, retractions: int) -> int:
@@ -51,11 +57,15 @@ def headroom_tokens(remaining_new_tokens: int, retractions: int) -> int:
     return min(remaining_new_tokens, SAFE_STEPS * (1 + retractions))
 
 
+def coverage(max_new_tokens: int, retractions: int, generated_at_admission: int) -> tuple[int, int]:
+    """Generated tokens that an admission secures, and those that were open then (0 if undeclared) (§9)."""
+    return SAFE_STEPS * (1 + retractions), max(0, max_new_tokens - generated_at_admission)
+
+
 def covers_generation(max_new_tokens: int, retractions: int, generated_at_admission: int) -> bool:
     """Whether the admission secured the whole generation then open: such a request is no victim (§9)."""
-    return max_new_tokens > 0 and SAFE_STEPS * (1 + retractions) >= max(
-        0, max_new_tokens - generated_at_admission
-    )
+    secured, open_tokens = coverage(max_new_tokens, retractions, generated_at_admission)
+    return max_new_tokens > 0 and secured >= open_tokens
 
 
 def local_chunk(

@@ -19,18 +19,15 @@ def check(cache: Coordinator, roster: Roster, slots: int) -> None:
             assert all(not page for page in table.pages[: table.reclaimed]), (
                 f"request {request.id!r} holds a page of {group.id} below its reclaimed slot {table.reclaimed}"
             )
-    held = [Counter(counter) for counter in tables]
+    held = [counter + pins for counter, pins in zip(tables, cache.pins(), strict=True)]
     host_held: list[Counter[int]] = [Counter() for _ in cache.groups]
     if cache.host is not None:
         for store in cache.host.stores.values():
             for pair in store.pairs:
                 host_held[pair.group][pair.destination] += 1
-                if store.pinned:
-                    held[pair.group][pair.source] += 1
         for load in cache.host.loads.values():
             for moved in load.pairs:
                 host_held[moved.group][moved.source] += 1
-                held[moved.group][moved.destination] += 1
         check_pool(cache.host.pool, cache.host.index, host_held, "host")
     check_pool(cache.pool, cache.index, held, "device")
     for group, counter in zip(cache.groups, tables, strict=True):

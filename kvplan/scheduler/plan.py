@@ -24,7 +24,8 @@ class Batch:
         self._group_ids = group_ids
         self._extends = 0
         self._tokens: list[TokenStore] = []
-        self._tables: list[list[tuple[list[int], int]]] = []
+        # By group, a row's list of slots and its length when the plan was made.
+        self._tables: list[list[tuple[list[int], int]]] = [[] for _ in group_ids]
         self.request_ids: list[str] = []
         self.request_pool_indices: list[int] = []
         self.input_lengths: list[int] = []
@@ -41,15 +42,23 @@ class Batch:
         self.extend_prefix_lens.append(prefix)
         self.extend_replay_lens.append(replay)
 
-    def add_decode(self, request: Request, length: int, input_id: int) -> None:
-        """Add a decode step of ``length`` inputs."""
-        self._add(request, length)
-        self.decode_input_ids.append(input_id)
-        self.spec_candidate_ids.append(request.spec_candidates)
+    def add_decodes(self, requests: Sequence[Request], length: int, input_ids: list[int]) -> None:
+        """Add decode steps of ``length`` inputs each."""
+        self._tokens += [request.tokens for request in requests]
+        for group, rows in enumerate(self._tables):
+            tables = [request.tables[group] for request in requests]
+            rows += [(table.pages, len(table.pages)) for table in tables]
+        self.request_ids += [request.id for request in requests]
+        self.request_pool_indices += [request.pool_slot for request in requests]
+        self.input_lengths += [length] * len(requests)
+        self.prefill_lengths += [request.prefill_size for request in requests]
+        self.decode_input_ids += input_ids
+        self.spec_candidate_ids += [request.spec_candidates for request in requests]
 
     def _add(self, request: Request, length: int) -> None:
         self._tokens.append(request.tokens)
-        self._tables.append([(table.pages, len(table.pages)) for table in request.tables])
+        for rows, table in zip(self._tables, request.tables, strict=True):
+            rows.append((table.pages, len(table.pages)))
         self.request_ids.append(request.id)
         self.request_pool_indices.append(request.pool_slot)
         self.input_lengths.append(length)
@@ -85,7 +94,7 @@ class Batch:
         """Per group a row of pages a request, 0 for null, padded with −1 to the longest."""
         tables: dict[str, list[list[int]]] = {}
         for group, group_id in enumerate(self._group_ids):
-            rows = [pages[:length] for pages, length in (row[group] for row in self._tables)]
+            rows = [pages[:length] for pages, length in self._tables[group]]
             width = max(map(len, rows), default=0)
             tables[group_id] = [row + [-1] * (width - len(row)) for row in rows]
         return tables

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from kvplan.scheduler.cache.blocks import Table
 from kvplan.scheduler.cache.coordinator import PageKeys
 from kvplan.scheduler.cache.prefix import extend_digests
-from kvplan.scheduler.demands import covers_generation, headroom_tokens
+from kvplan.scheduler.demands import coverage, covers_generation, headroom_tokens
 
 if TYPE_CHECKING:
     from kvplan.scheduler.rounds.backlog import Floor
@@ -113,6 +113,7 @@ class Request:
 
     __slots__ = (
         "attention",
+        "attention_extra",
         "begin",
         "block_hashes",
         "checkpoints",
@@ -176,6 +177,7 @@ class Request:
         self.slack = 0
         self.taken = 0
         self.attention = 0
+        self.attention_extra = 0
         self.floor: Floor | None = None  # what its first chunk needs at the least, while it waits
 
     @property
@@ -214,6 +216,11 @@ class Request:
     def covered(self) -> bool:
         """Whether it is exempt from retraction (§9)."""
         return covers_generation(self.max_new, self.retractions, self.prefill_size - self.submitted_size)
+
+    @property
+    def coverage(self) -> tuple[int, int]:
+        """Generated tokens that its admission secured, and those that were open then (§9)."""
+        return coverage(self.max_new, self.retractions, self.prefill_size - self.submitted_size)
 
     @property
     def new_prompt(self) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,12 +12,13 @@ from kvplan.scheduler.cache.tiers import LoadOp, StoreOp
 from kvplan.scheduler.capacity import CapacityModel
 from kvplan.scheduler.config import Role, SchedulerConfig
 from kvplan.scheduler.events import PD, Cache, ExecutionEvent, ForwardEvent
+from kvplan.scheduler.journal import Journal, PoolState, RoundJournal
 from kvplan.scheduler.kv_events import KVEventLog
 from kvplan.scheduler.plan import Batch, ExecutionPlan
 from kvplan.scheduler.request import Request, RequestSpec, State, as_tokens
 from kvplan.scheduler.roster import Roster
 from kvplan.scheduler.rounds.admissions import Admissions
-from kvplan.scheduler.rounds.build import DecodeOp, PlanBuild, PrefillOp
+from kvplan.scheduler.rounds.build import PlanBuild, PrefillOp
 from kvplan.scheduler.rounds.decode_worker import decode_round
 from kvplan.scheduler.rounds.diagnosis import Diagnosis, diagnose
 from kvplan.scheduler.rounds.fused import mixed_round, separate_round
@@ -104,6 +105,11 @@ class Scheduler:
         """Make the next round's plan (§10, §12)."""
         self._roster.drop_finished()
         build = PlanBuild(self._budget, self._batch)
+        journal = self._admissions.journal
+        if journal is not None:
+            journal.begin(
+                RoundJournal(self._role.name, self._mixed, self._budget, self._batch, pool_state(self._cache))
+            )
         build.stores += self._finished_stores
         self._finished_stores = []
         if self._role == Role.P:
@@ -119,6 +125,11 @@ class Scheduler:
             if store is not None:
                 build.stores.append(store)
         plan = self._plan(build)
+        if journal is not None and journal.round is not None:
+            journal.round.after = pool_state(self._cache)
+            journal.round.budget_left = build.budget
+            journal.round.scheduled = self._batch - build.room
+            journal.round.blocker = build.blocker.id if build.blocker is not None else None
         if self._check:
             self.check_invariants()
         return plan
@@ -126,11 +137,11 @@ class Scheduler:
     def _plan(self, build: PlanBuild) -> ExecutionPlan:
         plan = ExecutionPlan()
         if build.prefills or build.decodes:
-            plan.forward.append(self._batch_of(build.prefills, build.decodes))
+            plan.forward.append(self._batch_of(build.prefills, build.decodes, build.first_decodes))
         if build.remote_prefill:
-            plan.remote_prefill = self._batch_of(build.remote_prefill, ())
+            plan.remote_prefill = self._batch_of(build.remote_prefill, (), set())
         if build.remote_decode:
-            plan.remote_decode = self._batch_of((), build.remote_decode)
+            plan.remote_decode = self._batch_of((), build.remote_decode, build.first_decodes)
         if build.stores:
             plan.cache.append(self._write_back(build.stores))
         if build.loads:
@@ -141,17 +152,17 @@ class Scheduler:
                 plan.pages_to_zero[group.id] = pages
         return plan
 
-    def _batch_of(self, prefills: Sequence[PrefillOp], decodes: Sequence[DecodeOp]) -> Batch:
+    def _batch_of(self, prefills: Sequence[PrefillOp], decodes: Sequence[Request], first: Set[int]) -> Batch:
         batch = Batch([group.id for group in self._cache.groups])
         for prefill in prefills:
             batch.add_extend(
                 prefill.request, prefill.begin - prefill.replay, prefill.replay, prefill.size + prefill.replay
             )
-        fused = self._role == Role.Fused
-        for decode in decodes:
-            request = decode.request
-            input_id = request.tokens.last() if decode.from_done and not fused else -1
-            batch.add_decode(request, decode.length, input_id)
+        if decodes:
+            input_ids = [-1] * len(decodes)
+            if first and self._role != Role.Fused:
+                input_ids = [request.tokens.last() if request.seq in first else -1 for request in decodes]
+            batch.add_decodes(decodes, self._width, input_ids)
         return batch
 
     def _write_back(self, ops: Sequence[StoreOp]) -> Cache.WriteBackOp:
@@ -189,11 +200,18 @@ class Scheduler:
         event for an unknown request or operation is ignored.
         """
         by_id = self._roster.by_id
+        result, decoding = ForwardEvent.ExtendResult, State.DECODING
         for one in event.events:
             kind = type(one)
-            if kind is ForwardEvent.ExtendResult:
+            if kind is result:
                 request = by_id.get(one.request_id)
-                if request is not None:
+                if request is None:
+                    continue
+                if request.state is decoding and request.results_out and not one.spec_candidate_ids:
+                    # By far the most frequent event.
+                    request.results_out -= 1
+                    request.extra.extend(one.tokens)
+                else:
                     self._extend_result(request, one)
             elif kind is ForwardEvent.UpdateReserveNumTokens:
                 request = by_id.get(one.request_id)
@@ -526,6 +544,15 @@ class Scheduler:
 
     # --- beyond the engine's API --------------------------------------------------------------------
 
+    @property
+    def journal(self) -> Journal | None:
+        """Where the planners tell of their decisions; ``None``, the default, costs nothing."""
+        return self._admissions.journal
+
+    @journal.setter
+    def journal(self, journal: Journal | None) -> None:
+        self._admissions.journal = journal
+
     def pool_usage(self) -> PoolUsage:
         """How the LCM blocks are used now."""
         pool = self._cache.pool
@@ -561,6 +588,26 @@ class Scheduler:
         from kvplan.scheduler.invariants import check
 
         check(self._cache, self._roster, self._batch)
+
+
+def pool_state(cache: Coordinator) -> PoolState:
+    """The pool as a journal tells of it: per group, pages that are free, evictable, pinned (only by
+    transfers) and held by tables."""
+    pool = cache.pool
+    groups: dict[str, dict[str, int]] = {}
+    pins = cache.pins()
+    for group in cache.groups:
+        refs = pool.refs[group.index]
+        used = sum(1 for count in refs if count)
+        pinned = sum(1 for page, count in pins[group.index].items() if refs[page] == count)
+        groups[group.id] = {
+            "free": pool.free_pages(group.index),
+            "evictable": cache.evictable_pages(group.index),
+            "pinned": pinned,
+            "held": used - pinned,
+        }
+    free = len(pool.empties)
+    return PoolState(free, pool.idle - free, pool.num_parents - pool.idle, groups)
 
 
 def _cannot(request: Request, event: Any, more: str = "") -> RuntimeError:

@@ -101,11 +101,13 @@ def plan_victims(
     needs: Sequence[int],
     hits: Sequence[PageRef],
     own: Sequence[Rank],
+    considered: list[Rank] | None = None,
 ) -> list[PageRef] | None:
     """The pages to give up so that ``needs`` pages a group fit, in eviction order; ``None`` if none suffice.
 
     ``own`` are the ranks of the request's expired pages that only it and the index hold. Nothing of the pool
-    changes. Victims that turn out not to be needed are spared, the last one first (§7.3).
+    changes. Victims that turn out not to be needed are spared, the last one first (§7.3). All that were chosen
+    at first are added to ``considered`` if given.
     """
     if blocks_short(needs, pool.holes, pool.packing) <= len(pool.empties):
         return []
@@ -138,6 +140,8 @@ def plan_victims(
         state.give_up(rank[-2], rank[-1])
     if pending is not None:
         returned.append(pending)
+    if considered is not None:
+        considered += chosen
     kept: list[Rank] = []
     if len(pool.packing) > 1 or pool.packing[0] > 1:
         own_set = set(mine)

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from kvplan.scheduler.cache.admission import PageRef, could_fit, plan_victims
+from kvplan.scheduler.cache.admission import PageRef, plan_victims
 from kvplan.scheduler.cache.blocks import BlockPool, Table
 from kvplan.scheduler.cache.eviction import Rank
 from kvplan.scheduler.cache.groups import Group, cache_groups
-from kvplan.scheduler.cache.matching import common_boundary
+from kvplan.scheduler.cache.matching import Step, common_boundary
 from kvplan.scheduler.cache.prefix import BoundaryKind, PrefixIndex, page_keys
 from kvplan.scheduler.cache.tiers import HostHits, HostTier, LoadPair, PageKey
 from kvplan.scheduler.config import GroupKind, SchedulerConfig
 from kvplan.scheduler.demands import Demand
+
+MatchSteps = tuple[list[Step], list[Step]]
 
 UNCACHED = (0, 0, 0, 0)
 
@@ -131,11 +134,23 @@ class Coordinator:
 
     # --- asking -------------------------------------------------------------------------------------
 
-    def probe(self, keys: PageKeys, limit: int, device_only: bool = False, states: bool = True) -> Probe:
-        """What of the first ``limit`` prefix pages is there, on the device and then on the host (§6)."""
+    def probe(
+        self,
+        keys: PageKeys,
+        limit: int,
+        device_only: bool = False,
+        states: bool = True,
+        steps: MatchSteps | None = None,
+    ) -> Probe:
+        """What of the first ``limit`` prefix pages is there, on the device and then on the host (§6).
+
+        ``steps``: two lists that take each group's matches on the device and on the host.
+        """
         by_group = [keys.of(group.pages_per_prefix) for group in self.groups]
         others = self._others if states else self._stateless
-        device, closed = common_boundary(self._closed, others, by_group, self.index.pages, 0, limit)
+        device, closed = common_boundary(
+            self._closed, others, by_group, self.index.pages, 0, limit, steps and steps[0]
+        )
         begins = [self._begin(group, 0, device) for group in self.groups]
         if not states:
             for group in self._others:
@@ -145,7 +160,7 @@ class Coordinator:
         host_begins = None
         if self.host is not None and not device_only:
             host, host_closed = common_boundary(
-                self._closed, others, by_group, self.host.presence, device, limit
+                self._closed, others, by_group, self.host.presence, device, limit, steps and steps[1]
             )
             closed = max(closed, host_closed)
             if host > device:
@@ -169,10 +184,18 @@ class Coordinator:
         for group, table, demand in zip(self.groups, tables, demands, strict=True):
             need = demand.pages(group.granularity, table.available)
             if probe is not None and probe.host_matched > probe.device:
-                m = group.pages_per_prefix
-                need += probe.host_matched * m - self._begin(group, probe.device, probe.host_matched)
+                need += self.host_pages(group, probe.device, probe.host_matched)
             needs.append(need)
         return needs
+
+    def host_pages(self, group: Group, floor: int, boundary: int) -> int:
+        """Pages of a group that a host hit from ``floor`` to ``boundary`` (prefix pages) loads."""
+        return boundary * group.pages_per_prefix - self._begin(group, floor, boundary)
+
+    def loose_hits(self, group: int, hits: Sequence[PageRef]) -> int:
+        """How many hits of a group nobody holds: they are not to be evicted for this admission."""
+        refs = self.pool.refs[group]
+        return sum(1 for index, page in hits if index == group and not refs[page])
 
     def device_hits(self, keys: PageKeys, probe: Probe) -> list[PageRef]:
         """The pages of the device part of a hit, groups in order."""
@@ -208,14 +231,19 @@ class Coordinator:
         return ranks
 
     def plan(
-        self, needs: Sequence[int], hits: Sequence[PageRef], own: Sequence[Rank]
+        self,
+        needs: Sequence[int],
+        hits: Sequence[PageRef],
+        own: Sequence[Rank],
+        considered: list[Rank] | None = None,
     ) -> list[PageRef] | None:
-        """The victims with which ``needs`` fit, or ``None``; nothing changes."""
-        return plan_victims(self.pool, self.index.queue, needs, hits, own)
+        """The victims with which ``needs`` fit, or ``None``; nothing changes (§7.3)."""
+        return plan_victims(self.pool, self.index.queue, needs, hits, own, considered)
 
-    def could_fit(self, needs: Sequence[int], hits: Sequence[PageRef], own: Sequence[PageRef]) -> bool:
-        """Whether ``plan`` would find victims."""
-        return could_fit(self.pool, needs, hits, own)
+    def evictable_pages(self, group: int) -> int:
+        """Pages of a group that are cached and that nobody holds."""
+        refs = self.pool.refs[group]
+        return sum(1 for page in self.index.pages[group].values() if not refs[page])
 
     # --- doing --------------------------------------------------------------------------------------
 
@@ -484,6 +512,19 @@ class Coordinator:
                     counts[parent] = counts.get(parent, 0) + 1
         occupied = self.pool.occupied
         return sum(1 for parent, count in counts.items() if count == occupied[parent])
+
+    def pins(self) -> list[Counter[int]]:
+        """Per group, how often transfers in flight hold each device page."""
+        pins: list[Counter[int]] = [Counter() for _ in self.groups]
+        if self.host is not None:
+            for store in self.host.stores.values():
+                if store.pinned:
+                    for pair in store.pairs:
+                        pins[pair.group][pair.source] += 1
+            for load in self.host.loads.values():
+                for loaded in load.pairs:
+                    pins[loaded.group][loaded.destination] += 1
+        return pins
 
     def held_parents(self, tables: Sequence[Table], seen: set[int]) -> None:
         """Add the parents that a request's tables refer to."""

@@ -7,6 +7,9 @@ from collections.abc import Container, Sequence
 from kvplan.scheduler.cache.groups import Group
 
 Keys = Sequence[bytes]
+Step = tuple[
+    Group, int, int
+]  # a group's match: the bound so far in prefix pages, its extent in its own pages
 
 
 def match_closed(keys: Keys, present: Container[bytes], begin: int, end: int) -> int:
@@ -41,15 +44,20 @@ def common_boundary(
     present: Sequence[Container[bytes]],
     begin: int,
     end: int,
+    steps: list[Step] | None = None,
 ) -> tuple[int, int]:
     """The boundary that every group can serve and the one that the closed groups can, in prefix pages (§6).
 
-    ``keys`` and ``present`` are by group index; ``begin`` and ``end`` are prefix pages.
+    ``keys`` and ``present`` are by group index; ``begin`` and ``end`` are prefix pages. Each match is added
+    to ``steps`` if given.
     """
     bound = end
     for group in closed:
         m = group.pages_per_prefix
-        bound = match_closed(keys[group.index], present[group.index], begin * m, bound * m) // m
+        extent = match_closed(keys[group.index], present[group.index], begin * m, bound * m)
+        if steps is not None:
+            steps.append((group, bound, extent))
+        bound = extent // m
     closed_bound = bound if closed else 0
     if not others:
         return (bound if closed else begin), closed_bound
@@ -64,6 +72,8 @@ def common_boundary(
                     keys[group.index], present[group.index], group.lookback, begin * m, bound * m
                 )
                 extents[group.index] = extent
+                if steps is not None:
+                    steps.append((group, bound, extent))
                 if extent // m < bound:
                     bound = extent // m
                     changed = True

@@ -11,20 +11,22 @@ from dataclasses import dataclass
 
 from kvplan.scheduler.cache.admission import PageRef
 from kvplan.scheduler.cache.blocks import Table
-from kvplan.scheduler.cache.coordinator import Coordinator, Grow, Probe, Progress
+from kvplan.scheduler.cache.coordinator import Coordinator, Grow, MatchSteps, Probe, Progress
 from kvplan.scheduler.cache.eviction import Rank
 from kvplan.scheduler.cache.prefix import BoundaryKind
 from kvplan.scheduler.cache.tiers import LoadOp, LoadPair
-from kvplan.scheduler.chunks import ChunkRules, chunk_tokens
+from kvplan.scheduler.chunks import ChunkRules, Rule, chunk_tokens, cut_chunk
 from kvplan.scheduler.config import GroupKind, Role, SchedulerConfig
 from kvplan.scheduler.demands import Demand, Reserve, decode_step, local_chunk, remote_landing
+from kvplan.scheduler.journal import Journal
 from kvplan.scheduler.kv_events import KVEventLog
 from kvplan.scheduler.request import Request, State
 from kvplan.scheduler.roster import Roster
+from kvplan.scheduler.rounds.account import Account
 from kvplan.scheduler.rounds.backlog import Backlog
-from kvplan.scheduler.rounds.build import DecodeOp, Outcome, PlanBuild, PrefillOp
+from kvplan.scheduler.rounds.build import Outcome, PlanBuild, PrefillOp
 
-NEVER = 2**62
+NO_RESERVE = Reserve(0, 0, 0)
 
 
 @dataclass(slots=True)
@@ -55,24 +57,29 @@ class Admissions:
         )
         self.backlog = Backlog(cache, roster, config.role)
         self.events: KVEventLog | None = None
+        self.journal: Journal | None = None
         self._windows = [group for group in cache.groups if not group.closed]
 
     # --- first chunk --------------------------------------------------------------------------------
 
-    def match_limit(self, request: Request) -> int:
-        """Prefix pages that a first chunk may match (§6)."""
+    def match_limit(self, request: Request) -> tuple[int, str]:
+        """Prefix pages that a first chunk may match, and the rule that says so (§6)."""
         retracted = request.state == State.RETRACTED
         if not self.prefix_cache and not retracted:
-            return 0
+            return 0, "the prefix cache is disabled"
         bound = max(request.max_cached, request.landed) if retracted else request.max_cached
-        return max(min(request.prefill_size - self.replay_tokens, bound), 0) // self.page
+        computed = request.prefill_size - self.replay_tokens
+        rule = "first token rule: the prompt's end is always computed"
+        if bound < computed:
+            rule = "the request's own bound on its cached prefix"
+        return max(min(computed, bound), 0) // self.page, rule
 
-    def probe(self, request: Request) -> Probe:
+    def probe(self, request: Request, steps: MatchSteps | None = None) -> Probe:
         """What the request's first chunk would hit."""
-        limit = self.match_limit(request)
+        limit, _ = self.match_limit(request)
         request.hash_to(limit, self.page)
         fresh_remote = self.role == Role.D and request.state == State.SUBMITTED
-        return self.cache.probe(request.keys, limit, device_only=fresh_remote, states=not fresh_remote)
+        return self.cache.probe(request.keys, limit, fresh_remote, not fresh_remote, steps)
 
     def first_chunk(self, build: PlanBuild, request: Request, budget: int, remote: bool) -> Outcome:
         """Try a request's first chunk; ``remote`` has a peer prefill the whole prompt (§8)."""
@@ -80,22 +87,35 @@ class Admissions:
             return Outcome.NO_SLOT
         if self.events is not None:
             self.events.touch(request, 0, (request.prefill_size - 1) // self.page)
-        probe = self.probe(request)
+        kind = "remote prefill" if remote else "first chunk"
+        account = Account.of(self, request, kind)
+        steps: MatchSteps | None = ([], []) if account else None
+        probe = self.probe(request, steps)
         loads: list[LoadPair] = []
         while True:
             hit = probe.hit * self.page
             rest = request.prefill_size - hit
-            tokens = rest
+            tokens, rule = rest, Rule.COMPLETES
             if not remote:
-                tokens = chunk_tokens(self.rules, hit, hit > 0, rest, budget, probe.promotion * self.page)
-                if not tokens:
-                    return Outcome.NO_TOKENS
-            demands = self._first_demands(request, hit, tokens, remote)
+                promotion = probe.promotion * self.page
+                tokens, rule = cut_chunk(self.rules, hit, hit > 0, rest, budget, promotion)
+            if account:
+                account.hit(probe, steps)
+                account.cut(hit, tokens, rest, budget, rule)
+            if not tokens:
+                return account.ends(Outcome.NO_TOKENS) if account else Outcome.NO_TOKENS
+            demands, reserve = self._first_demands(request, hit, tokens, remote)
             tables = [Table() for _ in self.cache.groups]
             needs = self.cache.needs(tables, demands, probe)
-            victims = self.cache.plan(needs, self.cache.device_hits(request.keys, probe), ())
+            hits = self.cache.device_hits(request.keys, probe)
+            considered: list[Rank] | None = [] if account else None
+            if account:
+                account.asks(demands, reserve, needs, hits, (), probe)
+            victims = self.cache.plan(needs, hits, (), considered)
+            if account:
+                account.evicts(victims, considered)
             if victims is None:
-                return Outcome.NO_CAPACITY
+                return account.ends(Outcome.NO_CAPACITY) if account else Outcome.NO_CAPACITY
             epoch = self.cache.new_epoch()
             grow = Grow(demands)
             host_hits = None
@@ -118,6 +138,8 @@ class Admissions:
             self.cache.free(tables)
             probe.host = host_hits.boundary
             loads = []
+            if account:
+                account.entry.retries += 1
         self._admit_first(build, request, probe, tables, epoch, hit, tokens, remote)
         build.add_zero(grow.zero)
         if loads:
@@ -125,17 +147,21 @@ class Admissions:
             op = LoadOp(self.cache.host.new_op_id(), loads)
             self.cache.host.loads[op.op_id] = op
             build.loads.append(op)
-        return Outcome.SCHEDULED if remote or request.end == request.prefill_size else Outcome.INCOMPLETE
+        complete = remote or request.end == request.prefill_size
+        outcome = Outcome.SCHEDULED if complete else Outcome.INCOMPLETE
+        return account.ends(outcome) if account else outcome
 
-    def _first_demands(self, request: Request, hit: int, tokens: int, remote: bool) -> list[Demand]:
+    def _first_demands(
+        self, request: Request, hit: int, tokens: int, remote: bool
+    ) -> tuple[list[Demand], Reserve]:
         completes = remote or hit + tokens == request.prefill_size
         headroom = 0 if self.role == Role.P else request.headroom
         prompt_headroom = request.prefill_size - hit - tokens + headroom if headroom > 0 else 0
         reserve = self._reserve(completes, prompt_headroom)
         if remote:
-            return remote_landing(self.cache.groups, hit, request.prefill_size, reserve)
+            return remote_landing(self.cache.groups, hit, request.prefill_size, reserve), reserve
         replay = min(self.cache.replay_window, hit)
-        return local_chunk(self.cache.groups, hit, tokens, self.page, reserve, replay)
+        return local_chunk(self.cache.groups, hit, tokens, self.page, reserve, replay), reserve
 
     def _reserve(self, completes: bool, headroom: int) -> Reserve:
         growth = completes and self.role != Role.P
@@ -197,23 +223,28 @@ class Admissions:
         """Try the next chunk of a request that is prefilling (§8)."""
         start = request.end
         rest = request.prefill_size - start
-        tokens = chunk_tokens(self.rules, start, False, rest, budget, request.promotion)
+        account = Account.of(self, request, "later chunk")
+        tokens, rule = cut_chunk(self.rules, start, False, rest, budget, request.promotion)
+        if account:
+            account.cut(start, tokens, rest, budget, rule)
         if not tokens:
-            return Outcome.NO_TOKENS
+            return account.ends(Outcome.NO_TOKENS) if account else Outcome.NO_TOKENS
         reserve = self._reserve(tokens == rest, 0)
         demands = local_chunk(self.cache.groups, start, tokens, self.page, reserve)
-        if not self._admit(build, request, demands, from_prefill=True):
-            return Outcome.NO_CAPACITY
+        if not self._admit(build, request, demands, True, account, reserve):
+            return account.ends(Outcome.NO_CAPACITY) if account else Outcome.NO_CAPACITY
         self._window(request, start, tokens, remote=False)
         self._scheduled_chunk(build, request, PrefillOp(request, start, tokens, 0))
-        return Outcome.SCHEDULED if tokens == rest else Outcome.INCOMPLETE
+        outcome = Outcome.SCHEDULED if tokens == rest else Outcome.INCOMPLETE
+        return account.ends(outcome) if account else outcome
 
     # --- decode step --------------------------------------------------------------------------------
 
-    def try_decode(self, build: PlanBuild, request: Request, local: bool = True) -> DecodeOp | None:
-        """Try a decode step (§8); the operation, or ``None`` if its admission fails for capacity."""
+    def try_decode(self, build: PlanBuild, request: Request, local: bool = True) -> bool:
+        """Try a decode step (§8); False if its admission fails for capacity."""
         tokens = request.reserve
-        from_done = request.state == State.PREFILL_DONE
+        from_done = request.state is State.PREFILL_DONE
+        account = Account.of(self, request, "decode step")
         if tokens <= request.slack and request.computed < request.attention:
             request.slack -= tokens
             request.taken += tokens
@@ -224,15 +255,20 @@ class Admissions:
             self.refresh(request)
         else:
             demands = decode_step(self.cache.groups, tokens)
-            if not self._admit(build, request, demands, from_prefill=from_done):
-                return None
+            if not self._admit(build, request, demands, from_done, account, NO_RESERVE):
+                if account:
+                    account.ends(Outcome.NO_CAPACITY)
+                return False
             self.refresh(request)
         request.reserve = self.width
         if from_done:
+            build.first_decodes.add(request.seq)
             self.roster.move(request, State.DECODING)
         if local:
             request.results_out += 1
-        return DecodeOp(request, self.width, from_done)
+        if account:
+            account.ends(Outcome.SCHEDULED)
+        return True
 
     def _step_in_place(self, request: Request, tokens: int) -> bool:
         """Whether a step takes room that is there and completes, expires and needs nothing."""
@@ -249,6 +285,8 @@ class Admissions:
             table = request.tables[group.index]
             at = min(at, (table.reclaimed + 1) * group.granularity + group.window - 1)
         request.attention = at
+        # The same in output tokens: a decoding request has computed all tokens but the last.
+        request.attention_extra = at - request.tokens.prompt_size + 1
 
     # --- asking -------------------------------------------------------------------------------------
 
@@ -262,7 +300,7 @@ class Admissions:
             remote = self.role == Role.D and request.new_prompt
             if not remote:
                 tokens = chunk_tokens(self.rules, hit, hit > 0, rest, budget, probe.promotion * self.page)
-            demands = self._first_demands(request, hit, tokens, remote)
+            demands, _ = self._first_demands(request, hit, tokens, remote)
             needs = cache.needs([Table() for _ in cache.groups], demands, probe)
             return Asked(tokens, needs, cache.device_hits(request.keys, probe), [])
         if request.state == State.PREFILLING:
@@ -283,7 +321,13 @@ class Admissions:
     # --- common -------------------------------------------------------------------------------------
 
     def _admit(
-        self, build: PlanBuild, request: Request, demands: Sequence[Demand], from_prefill: bool
+        self,
+        build: PlanBuild,
+        request: Request,
+        demands: Sequence[Demand],
+        from_prefill: bool,
+        account: Account | None,
+        reserve: Reserve,
     ) -> bool:
         """Admit a request that holds pages: publish, reclaim and grow, or change nothing."""
         request.settle()
@@ -294,7 +338,12 @@ class Admissions:
             self.events.touch(request, request.hashed_pages, total)
         needs = cache.needs(request.tables, demands, None)
         own = cache.own_expired(request.tables, computed)
-        victims = cache.plan(needs, (), own)
+        considered: list[Rank] | None = [] if account else None
+        if account:
+            account.asks(demands, reserve, needs, (), own, None)
+        victims = cache.plan(needs, (), own, considered)
+        if account:
+            account.evicts(victims, considered)
         if victims is None:
             return False
         request.hash_to(total, self.page)

@@ -35,24 +35,16 @@ class PrefillOp:
 
 
 @dataclass(slots=True)
-class DecodeOp:
-    """A decode step in the batch; ``from_done`` if it is the request's first since its prefill."""
-
-    request: Request
-    length: int
-    from_done: bool
-
-
-@dataclass(slots=True)
 class PlanBuild:
     """One round on its way. ``budget`` is in tokens, ``room`` in operations."""
 
     budget: int
     room: int
     prefills: list[PrefillOp] = field(default_factory=list)
-    decodes: list[DecodeOp] = field(default_factory=list)
+    decodes: list[Request] = field(default_factory=list)
+    first_decodes: set[int] = field(default_factory=set)  # places in submission order of first steps
     remote_prefill: list[PrefillOp] = field(default_factory=list)
-    remote_decode: list[DecodeOp] = field(default_factory=list)
+    remote_decode: list[Request] = field(default_factory=list)
     stores: list[StoreOp] = field(default_factory=list)
     loads: list[LoadOp] = field(default_factory=list)
     zero: dict[int, list[int]] = field(default_factory=dict)  # by group index
@@ -63,15 +55,20 @@ class PlanBuild:
         """Whether no operation may join any more (§10)."""
         return self.budget <= 0 or self.room <= 0
 
+    @property
+    def why_full(self) -> str:
+        """What a full round is out of."""
+        return "the budget is spent" if self.budget <= 0 else "the batch is full"
+
     def push_prefill(self, op: PrefillOp) -> None:
         """Add a prefill to the batch; its inputs, replayed rows included, cost budget."""
         self.prefills.append(op)
         self.budget -= op.size + op.replay
         self.room -= 1
 
-    def push_decode(self, op: DecodeOp, cost: int) -> None:
+    def push_decode(self, request: Request, cost: int) -> None:
         """Add a decode step to the batch, at ``cost`` tokens of budget."""
-        self.decodes.append(op)
+        self.decodes.append(request)
         self.budget -= cost
         self.room -= 1
 

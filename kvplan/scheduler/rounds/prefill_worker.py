@@ -12,8 +12,6 @@ from kvplan.scheduler.rounds.phases import local_prefill_work
 def prefill_round(admissions: Admissions, roster: Roster, build: PlanBuild) -> None:
     """Hand every finished prompt to the peer, then prefill."""
     for request in list(roster.decodable.items):
-        if request.state == State.PREFILL_DONE:
-            op = admissions.try_decode(build, request, local=False)
-            if op is not None:
-                build.remote_decode.append(op)
+        if request.state == State.PREFILL_DONE and admissions.try_decode(build, request, local=False):
+            build.remote_decode.append(request)
     local_prefill_work(admissions, roster, build)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from kvplan.scheduler.cache.coordinator import Coordinator
 from kvplan.scheduler.cache.prefix import BoundaryKind
 from kvplan.scheduler.config import Role
+from kvplan.scheduler.journal import Candidate, RetractionStep
 from kvplan.scheduler.request import Request, State
 from kvplan.scheduler.roster import Roster
 from kvplan.scheduler.rounds.admissions import Admissions
@@ -36,43 +36,95 @@ class Retraction:
         self.mixed = mixed and self.role == Role.Fused
         self.retracted: list[Retracted] = []
         self._next_epoch = 0
-        self.on_touch: Callable[[Request], None] | None = None
 
     def run(self, build: PlanBuild) -> None:
         """Retract victims until the blocker is admitted, none is left, or one has to be waited for."""
         grant = build.blocker
-        if grant is None or build.prefills or build.remote_prefill:
+        if grant is None:
             return
         host = self.cache.host
-        if host is not None and (host.loads or host.pinned_stores):
-            return
+        if build.prefills or build.remote_prefill:
+            self._tell(grant, "none: a prefill made progress")
+        elif host is not None and host.loads:
+            self._tell(grant, "none: a load-back is in flight")
+        elif host is not None and host.pinned_stores:
+            self._tell(grant, "none: a pinned store is in flight and will give its pages back")
+        else:
+            self._retract_for(build, grant)
+
+    def _retract_for(self, build: PlanBuild, grant: Request) -> None:
         while True:
             victim = self.choose_victim()
-            if victim is None or victim.results_out or self.transfer_pinned(victim):
+            if victim is None:
+                self._tell(grant, "stopped: no victim")
                 return
+            if victim.results_out:
+                self._tell(grant, "waits: the victim's result is out", victim)
+                return
+            if self.transfer_pinned(victim):
+                self._tell(grant, "waits: a PD transfer holds the victim's pages", victim)
+                return
+            self._tell(grant, "retracted", victim)
             self.retract(build, victim, grant)
             if victim is grant:
                 others = (r for r in self.roster.new_prompts.items if r is not victim)
                 waiting = next(others, None)
                 if waiting is None:
+                    self._tell(None, "stopped: the victim was the blocker, and no prompt waits")
                     return
                 grant = waiting
             if build.full:
+                self._tell(grant, f"stopped: {build.why_full}")
                 return
+            if self.admissions.journal is not None:
+                self.admissions.journal.phase = "retraction, grant"
             outcome = self._grant(build, grant)
             if outcome != Outcome.NO_CAPACITY:
                 return
 
+    def _tell(self, grant: Request | None, outcome: str, victim: Request | None = None) -> None:
+        """Note a turn in the journal, with the candidates as they are ranked now."""
+        journal = self.admissions.journal
+        if journal is not None:
+            candidates = [] if outcome.startswith("none") else self.candidates()
+            journal.retraction(
+                RetractionStep(
+                    grant.id if grant is not None else None,
+                    candidates,
+                    victim.id if victim is not None else None,
+                    outcome,
+                )
+            )
+
+    def candidates(self) -> list[Candidate]:
+        """Every request that could be a victim, with the numbers by which it is ranked or exempt."""
+        rows = []
+        for request in [*self.roster.prefilling.items, *self.roster.decodable.items]:
+            secured, open_tokens = request.coverage
+            decodes = request.state is not State.PREFILLING
+            rows.append(
+                Candidate(
+                    request.id,
+                    request.state.title,
+                    request.exempt,
+                    secured,
+                    open_tokens,
+                    len(request.tokens),
+                    self.cache.releasable_parents(request.tables) if decodes else None,
+                )
+            )
+        return rows
+
     def _grant(self, build: PlanBuild, request: Request) -> Outcome:
         if request.state in (State.PREFILL_DONE, State.DECODING):
-            op = self.admissions.try_decode(build, request)
-            if op is None:
+            if not self.admissions.try_decode(build, request):
                 return Outcome.NO_CAPACITY
-            build.push_decode(op, 0 if self.role == Role.D else self.admissions.width)
+            build.push_decode(request, 0 if self.role == Role.D else self.admissions.width)
             return Outcome.SCHEDULED
         if self.role == Role.D and request.state != State.PREFILLING:
             return self.admissions.first_chunk(build, request, build.budget, remote=True)
         if build.decodes and not self.mixed:
+            self._tell(request, "stopped: a prefill cannot join this round's decodes")
             return Outcome.NO_TOKENS
         if request.state == State.PREFILLING:
             return self.admissions.later_chunk(build, request, build.budget)
@@ -151,7 +203,7 @@ class Retraction:
         self.roster.free_slots.append(request.pool_slot)
         request.pool_slot = 0
         request.results_out = 0
-        request.taken = request.slack = request.attention = 0
+        request.taken = request.slack = request.attention = request.attention_extra = 0
         request.hashed_pages = 0
         request.promotion = 0
         request.checkpoints = []
