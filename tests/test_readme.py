@@ -95,12 +95,11 @@ def test_the_example_of_a_deployment_is_one(tmp_path: Path) -> None:
 
 
 def rewrite() -> None:
-    with tempfile.TemporaryDirectory() as scratch:
-        directory = with_examples(Path(scratch))
-        text = BLOCK.sub(
-            lambda match: f"```console\n{played(match['body'], directory)}```", README.read_text("utf-8")
-        )
-    README.write_text(text, encoding="utf-8")
+    def now(match: re.Match[str]) -> str:
+        with tempfile.TemporaryDirectory() as scratch:
+            return f"```console\n{played(match['body'], with_examples(Path(scratch)))}```"
+
+    README.write_text(BLOCK.sub(now, README.read_text(encoding="utf-8")), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -47,7 +47,9 @@ def run(program: Callable[[Sequence[str] | None], object], arguments: Sequence[s
 
 
 def _say(sentence: str) -> int:
-    print("kvplan: " + " ".join(sentence.split()), file=sys.stderr)
+    line = " ".join(sentence.split())
+    # A name from outside may hold what would steer the terminal.
+    print("kvplan: " + "".join(c if c.isprintable() else repr(c)[1:-1] for c in line), file=sys.stderr)
     return USAGE
 
 

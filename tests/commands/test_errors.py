@@ -63,6 +63,11 @@ def test_wrong_input_is_one_sentence_on_stderr_whatever_the_format(
     assert status == (2, "kvplan: d.toml: x is 3; 4 is needed\n")
 
 
+def test_what_would_steer_a_terminal_is_spelt_out(capsys: pytest.CaptureFixture[str]) -> None:
+    wrong = ending(raising(ValueError("a\x1b[31m.toml does not exist")), "do", capsys=capsys)
+    assert wrong == (2, "kvplan: a\\x1b[31m.toml does not exist\n")
+
+
 def test_what_the_system_refuses_names_the_file(capsys: pytest.CaptureFixture[str]) -> None:
     refused = PermissionError(13, "Permission denied", "out/requests.parquet")
     expected = (2, "kvplan: out/requests.parquet: Permission denied\n")
