@@ -64,6 +64,10 @@ class Roster:
         self._next_seq += 1
         return self._next_seq
 
+    def add_slots(self, first: int, last: int) -> None:
+        """Add request-pool slots ``first..last``."""
+        self.free_slots.extend(range(first, last + 1))
+
     def add(self, request: Request) -> None:
         """Enter a new request in its state."""
         self.by_id[request.id] = request

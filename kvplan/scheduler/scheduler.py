@@ -18,6 +18,7 @@ from kvplan.scheduler.plan import Batch, ExecutionPlan
 from kvplan.scheduler.request import Request, RequestSpec, State, as_tokens
 from kvplan.scheduler.roster import Roster
 from kvplan.scheduler.rounds.admissions import Admissions
+from kvplan.scheduler.rounds.backlog import Backlog
 from kvplan.scheduler.rounds.build import PlanBuild, PrefillOp
 from kvplan.scheduler.rounds.decode_worker import decode_round
 from kvplan.scheduler.rounds.diagnosis import Diagnosis, diagnose
@@ -571,6 +572,37 @@ class Scheduler:
     def explain_waiting(self, request_id: str) -> str:
         """``diagnose`` in words."""
         return str(self.diagnose(request_id) or f"{request_id} is not known")
+
+    def requests(self) -> list[Request]:
+        """The live requests and those that ended in the last round, in submission order."""
+        return sorted(self._roster.by_id.values(), key=lambda request: request.seq)
+
+    def forget_attempts(self) -> None:
+        """Try every waiting prompt anew in the next round, whatever is known of its last attempt."""
+        for request in self._roster.by_id.values():
+            request.floor = None
+        self._cache.index.forget_watchers()
+        self._admissions.backlog = Backlog(self._cache, self._roster, self._role)
+
+    def add_blocks(self, extra: int) -> None:
+        """Add empty LCM blocks to the device pool. The limit of one request stays what it was."""
+        pool = self._cache.pool
+        pool.add_parents(extra)
+        self._cache.index.add_pages([extra * k for k in pool.packing])
+        self.forget_attempts()
+
+    def set_budget(self, max_scheduled_tokens: int) -> None:
+        """Plan rounds with another token budget from now on."""
+        self._budget = max_scheduled_tokens
+
+    def enlarge_batch(self, max_batch_size: int) -> None:
+        """Let more requests run at once from now on; ``ValueError`` for fewer than now."""
+        if max_batch_size < self._batch:
+            raise ValueError(
+                f"max_batch_size is {max_batch_size}; at least {self._batch}, what it is, is needed"
+            )
+        self._roster.add_slots(self._batch + 1, max_batch_size)
+        self._batch = max_batch_size
 
     def take_retractions(self) -> list[Retracted]:
         """The retractions since the last call, in order."""

@@ -307,14 +307,14 @@ COLUMNS = ("request_id", "arrival_s", "prompt_tokens", "output_tokens")
             "quotes.csv",
             b'"TIMESTAMP","ContextTokens","GeneratedTokens"\n' + PLAIN.encode().split(b"\n", 1)[1],
         ),
-        ("a.csv.gz", gzip.compress(PLAIN.encode())),
-        ("two-members.csv.gz", gzip.compress(PLAIN[:60].encode()) + gzip.compress(PLAIN[60:].encode())),
+        ("a.csv.gz", gzip.compress(PLAIN.encode(), mtime=0)),
+        ("two-members.csv.gz", gzip.compress(PLAIN[:60].encode(), mtime=0) + gzip.compress(PLAIN[60:].encode(), mtime=0)),
         ("a.csv.zst", zstandard.compress(PLAIN.encode())),
         (
             "two-frames.csv.zst",
             zstandard.compress(PLAIN[:60].encode()) + zstandard.compress(PLAIN[60:].encode()),
         ),
-        ("no-suffix", gzip.compress(PLAIN.encode())),
+        ("no-suffix", gzip.compress(PLAIN.encode(), mtime=0)),
     ],
 )
 def test_t10_a_file_is_read_however_it_comes(read: Any, name: str, content: bytes) -> None:
@@ -329,7 +329,7 @@ def test_t10_shards_are_one_trace(write: Any) -> None:
     header, first, second = PLAIN.splitlines()
     shards = [
         write(f"{header}\n{first}", "1.csv"),
-        write(gzip.compress(f"{header}\n{second}".encode()), "2.csv.gz"),
+        write(gzip.compress(f"{header}\n{second}".encode(), mtime=0), "2.csv.gz"),
     ]
     trace = read_trace(shards)
     assert trace.table.select(COLUMNS).rows() == ROWS
@@ -394,7 +394,7 @@ def test_t11_a_cell_that_is_no_number_is_refused(refusal: Any, value: str) -> No
     assert "a.csv:2: ContextTokens is " in message
 
 
-@pytest.mark.parametrize("content", [b"", b"\n \n\r\n", b"\xef\xbb\xbf", gzip.compress(b"")])
+@pytest.mark.parametrize("content", [b"", b"\n \n\r\n", b"\xef\xbb\xbf", gzip.compress(b"", mtime=0)])
 def test_t11_an_empty_file_is_refused(refusal: Any, content: bytes) -> None:
     assert "the file is empty; a trace has one request or more" in refusal(content)
 

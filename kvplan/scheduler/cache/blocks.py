@@ -59,6 +59,21 @@ class BlockPool:
         self._hole_heaps: list[list[list[tuple[int, int]]]] = [[[] for _ in range(s)] for s in self.shards]
         self.on_idle: Callable[[int, int], None] = _ignore
 
+    def add_parents(self, extra: int) -> None:
+        """Add empty parents at the end of the order in which they are opened."""
+        first = self.num_parents + 1
+        self.num_parents += extra
+        self.empties.extend(range(first, first + extra))
+        self.group_of += [-1] * extra
+        self.occupied += [0] * extra
+        self.held += [0] * extra
+        self._open_slots += [0] * extra
+        for group, k in enumerate(self.packing):
+            self.refs[group] += [0] * (extra * k)
+            self.cached[group] += bytes(extra * k)
+        self.idle += extra
+        self.gains += 1
+
     def free_pages(self, group: int) -> int:
         """Pages of ``group`` that could be taken now: holes, and every slot of the empty parents."""
         return len(self.empties) * self.packing[group] + self.holes[group]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from heapq import heapify, heappop, heappush
 
 from kvplan.scheduler.cache.blocks import BlockPool
@@ -20,6 +20,11 @@ class EvictionQueue:
         self._rank = rank
         self._heaps: list[list[Rank]] = [[] for _ in pool.refs]
         self._queued: list[list[Rank | None]] = [[None] * len(refs) for refs in pool.refs]
+
+    def add_pages(self, extra: Sequence[int]) -> None:
+        """Make room for ``extra`` more pages of each group."""
+        for queued, count in zip(self._queued, extra, strict=True):
+            queued += [None] * count
 
     def offer(self, group: int, page: int) -> None:
         """Enter a page that has become evictable, or whose rank has changed while it was."""

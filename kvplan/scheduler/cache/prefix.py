@@ -108,6 +108,20 @@ class PrefixIndex:
         self.on_change: Callable[[int, bytes, bool], None] | None = None
         pool.on_idle = self.queue.offer
 
+    def add_pages(self, extra: Sequence[int]) -> None:
+        """Make room for ``extra`` more pages of each group."""
+        for group, count in enumerate(extra):
+            self.key_of[group] += [None] * count
+            self.epoch[group] += [0] * count
+            self.slot[group] += [NO_SLOT] * count
+            self.kind[group] += bytes(count)
+            self.acquired[group] += bytes(count)
+        self.queue.add_pages(extra)
+
+    def forget_watchers(self) -> None:
+        """Drop everybody who waits to be told."""
+        self.watch = [{} for _ in self.watch]
+
     def register(self, group: int, key: bytes, page: int, slot: int, kind: int, epoch: int) -> int:
         """Publish ``page`` under ``key``; the canonical page, which is the older one if there is one (§6)."""
         pages = self.pages[group]
