@@ -5,6 +5,7 @@ Imports nothing heavy before the command runs.
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -195,7 +196,7 @@ def replay_trace(
         limit=limit,
         start=start,
     )
-    with _progress_bar(len(requests)) as progress:
+    with _progress_bar(len(requests)) as progress, _ctrl_c() as stop:
         run = replay(
             requests,
             config,
@@ -208,6 +209,7 @@ def replay_trace(
             max_rounds=max_rounds,
             seed=seed,
             progress=progress,
+            stop=stop,
             check=check,
         )
     if output is not None:
@@ -264,6 +266,26 @@ def _status(run: Run) -> int:
     if run.summary.ending is Ending.INTERRUPTED:
         return INTERRUPTED
     return 0 if run.summary.ending is Ending.COMPLETE else FINDING
+
+
+@contextmanager
+def _ctrl_c() -> Iterator[Callable[[], bool]]:
+    """Give a function that tells whether Ctrl-C was pressed; pressed again, it interrupts as ever."""
+    pressed: list[int] = []
+
+    def press(number: int, _: object) -> None:
+        pressed.append(number)
+        signal.signal(signal.SIGINT, before)
+
+    try:
+        before = signal.signal(signal.SIGINT, press)
+    except ValueError:  # not the main thread: whoever runs it there has it in hand
+        yield lambda: False
+        return
+    try:
+        yield lambda: bool(pressed)
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 @contextmanager

@@ -38,23 +38,13 @@ def play(
     *,
     max_rounds: int | None = None,
     progress: Callable[[Progress], None] | None = None,
+    stop: Callable[[], bool] | None = None,
 ) -> tuple[Ending, DeadEnd | None]:
     """Play until the last request has ended, and return how it ended; for a dead end, with its account.
 
-    `max_rounds` bounds the rounds played. Ctrl-C ends a replay too: what was played until then stands.
+    `max_rounds` bounds the rounds; `stop` is asked after each one whether to end here. What was played until
+    then stands.
     """
-    try:
-        return _play(engine, arrivals, max_rounds, progress)
-    except KeyboardInterrupt:
-        return Ending.INTERRUPTED, None
-
-
-def _play(
-    engine: Engine,
-    arrivals: Arrivals,
-    max_rounds: int | None,
-    progress: Callable[[Progress], None] | None,
-) -> tuple[Ending, DeadEnd | None]:
     watch = Watch()
     next_report = 0
     while True:
@@ -87,6 +77,8 @@ def _play(
                 return Ending.COMPLETE, None
         if max_rounds is not None and engine.round_index >= max_rounds:
             return Ending.ROUND_LIMIT, None
+        if stop is not None and stop():
+            return Ending.INTERRUPTED, None
 
 
 def progress_of(engine: Engine) -> Progress:

@@ -28,13 +28,15 @@ def replay(
     seed: int = 0,
     transfer_times: TransferTimes | None = None,
     progress: Callable[[Progress], None] | None = None,
+    stop: Callable[[], bool] | None = None,
     check: bool = False,
 ) -> Run:
     """Play `trace` through the scheduler of `config` and return what came of it (engine.md §13).
 
     `step_time` and `accept` are assumed when absent; `max_new_tokens` is what requests declare, see
     `workload.workload_of`; `speed` divides all intervals; `concurrency` is a closed loop of that many
-    requests; `max_rounds` bounds the rounds. `check` verifies the scheduler's invariants in every round.
+    requests; `max_rounds` bounds the rounds, and `stop` ends the replay after the round in which it says so.
+    `progress` is told now and then how far it is. `check` verifies the scheduler's invariants in every round.
     The same arguments give the same run. Raises ValueError for a bad argument or configuration.
     """
     if config.role is not SchedulerConfig.Role.Fused:
@@ -52,7 +54,9 @@ def replay(
         overlap=config.overlap_schedule_depth,
         transfer_times=transfer_times or TransferTimes(),
     )
-    ending, stuck = play(engine, Arrivals(workload, concurrency), max_rounds=max_rounds, progress=progress)
+    ending, stuck = play(
+        engine, Arrivals(workload, concurrency), max_rounds=max_rounds, progress=progress, stop=stop
+    )
     assumptions = Assumptions(
         step_time=engine.step_time,
         step_time_given=step_time is not None,

@@ -90,7 +90,7 @@ def run_of(
         deployment=deployment,
         config=config_facts(config),
         assumptions=assumptions,
-        figures=summarize(engine, config.num_device_pages - 1, trace.has_prefixes),
+        figures=summarize(engine, config, trace.has_prefixes),
         dead_end=dead_end,
     )
     return Run(

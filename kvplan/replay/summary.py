@@ -11,6 +11,7 @@ from kvplan.replay.flight import Flight
 from kvplan.replay.statistics import Spread, counts_over_time, over_time, spread, weighted_percentile
 from kvplan.replay.step_time import NS
 from kvplan.replay.thrashing import Thrashing, thrashing
+from kvplan.scheduler import CapacityModel, SchedulerConfig
 
 BUCKETS = 20
 
@@ -25,7 +26,10 @@ class NeverFit:
 
 @dataclass(frozen=True, slots=True)
 class RequestCounts:
-    """Requests by how they ended. `limit_tokens` is the longest prompt + budget that the pool admits."""
+    """Requests by how they ended. `limit_tokens` is the longest prompt + budget that the pool admits.
+
+    `blocks_for_all` are the LCM blocks with which the longest of those that never fit would; None without any.
+    """
 
     total: int
     finished: int
@@ -34,6 +38,7 @@ class RequestCounts:
     not_arrived: int
     limit_tokens: int
     never_fit_requests: Sequence[NeverFit]
+    blocks_for_all: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,8 +154,8 @@ class Summary:
     requests_per_s: float
 
 
-def summarize(engine: Engine, pool_blocks: int, has_prefixes: bool) -> Summary:
-    """Return the figures of what `engine` has played. `pool_blocks` are usable LCM blocks."""
+def summarize(engine: Engine, config: SchedulerConfig, has_prefixes: bool) -> Summary:
+    """Return the figures of what `engine` has played with `config`."""
     flights = [*engine.finished, *engine.live.values()]
     end_ns = _end_ns(engine)
     duration_s = end_ns / NS
@@ -168,10 +173,11 @@ def summarize(engine: Engine, pool_blocks: int, has_prefixes: bool) -> Summary:
             never_fit_requests=[
                 NeverFit(flight.request_id, engine.needed_tokens(flight.row)) for flight in engine.refused
             ],
+            blocks_for_all=_blocks_for_all(engine, config),
         ),
         tokens=tokens,
         latency=_latency(engine.finished),
-        pool=_pool(engine, pool_blocks, end_ns),
+        pool=_pool(engine, config.num_device_pages - 1, end_ns),
         queue=_queue(engine, end_ns),
         rounds=_rounds(engine),
         retractions=_retractions(engine, flights, end_ns),
@@ -179,6 +185,15 @@ def summarize(engine: Engine, pool_blocks: int, has_prefixes: bool) -> Summary:
         output_tokens_per_s=tokens.generated / duration_s if duration_s else 0.0,
         requests_per_s=finished / duration_s if duration_s else 0.0,
     )
+
+
+def _blocks_for_all(engine: Engine, config: SchedulerConfig) -> int | None:
+    """Return the LCM blocks that one request as long as the longest refused one needs (engine.md §3)."""
+    if not engine.refused:
+        return None
+    model = CapacityModel(config)
+    longest = max(engine.needed_tokens(flight.row) for flight in engine.refused)
+    return model.lcm_blocks_needed_for(model.single_request_group_pages(longest))
 
 
 def _end_ns(engine: Engine) -> int:

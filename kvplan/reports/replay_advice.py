@@ -7,6 +7,14 @@ def advice(summary: RunSummary) -> list[tuple[str, str]]:
     """Return (flags, what they do) for what went wrong in a replay; none when nothing did."""
     lines: list[tuple[str, str]] = []
     figures = summary.figures
+    if figures.requests.blocks_for_all is not None:
+        longest = max(one.needed_tokens for one in figures.requests.never_fit_requests)
+        lines.append(
+            (
+                f"--pool-blocks {figures.requests.blocks_for_all}",
+                f"the longest request ({longest:,} tokens) fits",
+            )
+        )
     trouble = summary.dead_end is not None or figures.retractions.count
     if trouble and summary.assumptions.undeclared_requests:
         lines.append(

@@ -3,17 +3,17 @@
 from collections import Counter
 
 import pytest
-from replay.scenario import engine_of, on_device_only, playable
-from replay.small import config, row, trace
 from support.scenario import load_recording, recording_names
 
+from kvplan.replay.arrivals import Arrivals
 from kvplan.replay.dead_end import DeadEnd
-from kvplan.replay.engine import Engine
+from kvplan.replay.engine import Engine, Outcome
 from kvplan.replay.play import Ending, play
 from kvplan.replay.replay import replay
 from kvplan.replay.step_time import StepTime
 from kvplan.replay.thrashing import thrashing
-from kvplan.scheduler import CacheGroupConfig, CacheGroupFamily
+from replay.scenario import engine_of, on_device_only, playable
+from replay.small import config, row, trace
 
 # What the engine got stuck in, by recording: (how, last round that did anything, requests left)
 STALLS = {
@@ -153,16 +153,6 @@ def test_a_healthy_long_wait_is_no_dead_end() -> None:
     assert run.summary.figures.queue.max == 5
 
 
-def rival_prefills() -> list[dict[str, object]]:
-    """Two prompts with undeclared budgets that hold the same two groups, and cannot both have them.
-
-    Taken from the recording fused-full+swa+swa-retractdecode-s2054: one prompt alone is admitted, cannot
-    take its second chunk, and is retracted for it, again and again.
-    """
-    scenario = load_recording("fused-full+swa+swa-retractdecode-s2054")["scenario"]
-    return list(scenario["requests"])
-
-
 def test_a_livelock_with_a_request_to_come_is_skipped_to_its_arrival_and_counted() -> None:
     scenario = load_recording("fused-full+swa+swa-retractdecode-s2054")["scenario"]
     last = {**scenario["requests"][0], "id": "late", "submit": 1_000_000}
@@ -203,12 +193,8 @@ def test_skipped_rounds_end_as_played_ones_do() -> None:
     assert _accounts(slow) == _accounts(engine)
 
 
-def play_without_skipping(engine: Engine, arrivals: object, until: int) -> None:
+def play_without_skipping(engine: Engine, arrivals: Arrivals, until: int) -> None:
     """The loop of `play` without its watch."""
-    from kvplan.replay.arrivals import Arrivals
-    from kvplan.replay.engine import Outcome
-
-    assert isinstance(arrivals, Arrivals)
     while engine.round_index < until:
         engine.receive(arrivals.due(engine.now_ns))
         outcome = engine.round()
@@ -228,12 +214,32 @@ def _accounts(engine: Engine) -> list[tuple[object, ...]]:
     ]
 
 
-def test_state_groups_that_hold_each_other_s_pages_stall() -> None:
-    """Two decodes, each exempt from retraction, that both need a page more than the pool has."""
-    groups = [CacheGroupConfig("full", 4, 8), CacheGroupConfig("state", 4, 8, family=CacheGroupFamily.State)]
-    rows = [row(0, 8, 12, max_new_tokens=12), row(0, 8, 12, max_new_tokens=12)]
-    run = replay(trace(*rows), config(blocks=12, page=4, chunk=16, groups=groups), step_time=STEP)
-    assert run.summary.ending in (Ending.COMPLETE, Ending.STALL)
+def test_two_prompts_that_need_each_other_s_pages_go_round_and_say_so() -> None:
+    rows = [row(0.01, 9, 40), row(0.34, 22, 26)]
+    run = replay(trace(*rows), config(13, page=4, chunk=8, batch=4, mixed=False), step_time=STEP)
+    dead_end = run.summary.dead_end
+    assert dead_end is not None
+    assert [(request.request_id, request.in_cycle, request.never_ends) for request in dead_end.requests] == [
+        ("r1", True, False),
+        ("r0", False, False),
+    ]
+    shortage = dead_end.requests[0].groups[0]
+    assert (shortage.group_id, shortage.needed_pages, shortage.free_pages) == ("full", 2, 0)
+    assert dead_end.requests[1].fits  # the decode only waits for a round without prefill
+
+
+def test_a_generation_that_outgrows_the_pool_is_told_apart_from_one_that_waits() -> None:
+    rows = [row(0.24, 7, 39), row(0.38, 6, 12)]
+    run = replay(trace(*rows), config(11, page=4, chunk=8, batch=4, mixed=False), step_time=STEP)
+    dead_end = run.summary.dead_end
+    assert dead_end is not None
+    assert dead_end.kind == "stall"
+    assert [request.never_ends for request in dead_end.requests] == [True]
+    declared = replay(
+        trace(*rows), config(11, page=4, chunk=8, batch=4, mixed=False), max_new_tokens="output"
+    )
+    assert declared.summary.ending is Ending.COMPLETE
+    assert declared.summary.figures.requests.never_fit == 1
 
 
 def test_a_bound_on_rounds_also_ends_a_crawl() -> None:

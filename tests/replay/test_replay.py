@@ -279,3 +279,24 @@ def test_bad_arguments_are_refused_by_name() -> None:
         replay(one, config(), concurrency=0)
     with pytest.raises(ValueError, match="speed"):
         replay(one, config(), speed=0)
+
+
+def test_a_replay_that_is_stopped_tells_what_was_played_until_then() -> None:
+    asked: list[int] = []
+
+    def stop() -> bool:
+        asked.append(1)
+        return len(asked) == 4
+
+    run = replay(trace(row(0, 30, 30)), config(), step_time=STEP, stop=stop)
+    assert run.summary.ending is Ending.INTERRUPTED
+    assert len(run.rounds) == 4
+    assert run.requests["generated_tokens"].to_list() == [4]
+
+
+def test_progress_is_told_and_never_falls() -> None:
+    told: list[tuple[int, int]] = []
+    rows = [row(0.1 * i, 30, 300) for i in range(8)]
+    replay(trace(*rows), config(), progress=lambda at: told.append((at.rounds, at.ended)))
+    assert len(told) >= 2
+    assert told == sorted(told)
