@@ -212,7 +212,8 @@ def test_a_decode_step_in_place_leaves_an_expired_slot_that_another_request_shar
     engine.run("warm", tokens(9, shared=9))
     for seed, rid in enumerate(requests):
         engine.submit(rid, tokens(9, seed=seed, shared=8))
-    assert all(page_table(engine.step(), rid, "sliding")[3] for rid in requests)
+    first = engine.step()
+    assert all(page_table(first, rid, "sliding")[3] for rid in requests)
     engine.step()
     for rid in requests:
         engine.tell(ForwardEvent.UpdateReserveNumTokens(rid, 1))
