@@ -176,7 +176,8 @@ def _needed(result: PoolSize) -> str:
 def _binding(pool: PoolFit) -> str:
     binds = pool.binds
     kind = "" if binds.kind == binds.group_id else f"{binds.kind}, "
-    return f"{binds.group_id} ({kind}{100 * binds.share_of_blocks:.0f} % of the blocks)"
+    names = " + ".join(binds.group_ids)
+    return f"{names} ({kind}{100 * binds.share_of_blocks:.0f} % of the blocks)"
 
 
 def _bounds(result: PoolSize, pool: PoolFit) -> str:

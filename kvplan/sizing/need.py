@@ -20,11 +20,6 @@ class Need:
         """LCM blocks of all groups together."""
         return sum(self.blocks)
 
-    @property
-    def largest_group(self) -> int:
-        """The index of the group that takes most blocks; the first of them on a tie."""
-        return max(range(len(self.blocks)), key=lambda index: (self.blocks[index], -index))
-
 
 def batch_need(config: SchedulerConfig, wish: Wish) -> Need:
     """Return what the requests of ``wish`` need at once, however they behave (engine.md §3, concurrent).

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from kvplan.deployment import Deployment
@@ -53,12 +53,14 @@ class GroupSize:
 class Binding:
     """What stops one more request: ``limit`` is "group" or "max_batch_size".
 
-    ``group_id`` is in either case the group that takes the largest share of the blocks (``share_of_blocks``)
-    when as many requests are there as the pool holds.
+    ``group_ids`` are in either case the groups that take the largest share of the blocks (``share_of_blocks``)
+    when as many requests are there as the pool holds: one group, or several that differ in nothing but their
+    names, such as a model's state groups; ``group_id`` is the first of them.
     """
 
     limit: str
     group_id: str
+    group_ids: tuple[str, ...]
     kind: str
     share_of_blocks: float
 
@@ -209,12 +211,23 @@ def _mean_requests(pool: Pool, single: Need) -> float | None:
 def _binding(pool: Pool, wish: Wish, requests: int) -> Binding:
     at_limit = wish.with_batch(max(requests, 1))
     need = batch_need(pool.config, at_limit)
-    group = pool.config.cache_groups[need.largest_group]
+    alike: list[tuple[CacheGroupConfig, list[int]]] = []
+    for at, group in enumerate(pool.config.cache_groups):
+        nameless = replace(group, group_id="")
+        for known, members in alike:
+            if known == nameless:
+                members.append(at)
+                break
+        else:
+            alike.append((nameless, [at]))
+    largest, members = max(alike, key=lambda entry: sum(need.blocks[at] for at in entry[1]))
+    names = tuple(pool.config.cache_groups[at].group_id for at in members)
     return Binding(
         limit="max_batch_size" if requests > wish.max_batch_size else "group",
-        group_id=group.group_id,
-        kind=group.kind.name.lower(),
-        share_of_blocks=need.blocks[need.largest_group] / max(need.total_blocks, 1),
+        group_id=names[0],
+        group_ids=names,
+        kind=largest.kind.name.lower(),
+        share_of_blocks=sum(need.blocks[at] for at in members) / max(need.total_blocks, 1),
     )
 
 

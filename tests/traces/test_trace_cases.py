@@ -308,7 +308,10 @@ COLUMNS = ("request_id", "arrival_s", "prompt_tokens", "output_tokens")
             b'"TIMESTAMP","ContextTokens","GeneratedTokens"\n' + PLAIN.encode().split(b"\n", 1)[1],
         ),
         ("a.csv.gz", gzip.compress(PLAIN.encode(), mtime=0)),
-        ("two-members.csv.gz", gzip.compress(PLAIN[:60].encode(), mtime=0) + gzip.compress(PLAIN[60:].encode(), mtime=0)),
+        (
+            "two-members.csv.gz",
+            gzip.compress(PLAIN[:60].encode(), mtime=0) + gzip.compress(PLAIN[60:].encode(), mtime=0),
+        ),
         ("a.csv.zst", zstandard.compress(PLAIN.encode())),
         (
             "two-frames.csv.zst",
