@@ -105,7 +105,7 @@ def test_a_failed_admission_leaves_every_byte_of_state_as_it_was(
         def attempted(self: Admissions, *arguments: Any, **named: Any) -> Any:
             before = state_of(run.scheduler)
             outcome = attempt(self, *arguments, **named)
-            if outcome is None or (isinstance(outcome, Outcome) and not outcome.scheduled):
+            if not (outcome.scheduled if isinstance(outcome, Outcome) else outcome):
                 assert state_of(run.scheduler) == before
                 failures[name] += 1
             return outcome
