@@ -4,7 +4,7 @@ Pages are of 4 tokens, one a block, unless told otherwise.
 """
 
 import pytest
-from support.engine import Engine, inputs, page_table, tokens
+from support.engine import Engine, hits, inputs, page_table, tokens
 from support.groups import config, full, sliding, state
 
 from kvplan.scheduler import ForwardEvent
@@ -357,3 +357,21 @@ def test_an_event_free_engine_with_nothing_to_do_plans_nothing() -> None:
     plan = Engine(config()).plan()
     assert (plan.forward, plan.cache, plan.remote_prefill, plan.remote_decode) == ([], [], None, None)
     assert plan.pages_to_zero == {}
+
+
+def test_a_request_s_pages_go_back_from_the_last_to_the_first() -> None:
+    engine = Engine(config(pages=3))
+    engine.submit("a", 11)
+    assert page_table(engine.step(), "a") == [1, 2, 3]
+    engine.abort("a")
+    engine.submit("b", 11)
+    assert page_table(engine.step(), "b") == [3, 2, 1]
+
+
+@pytest.mark.parametrize(("shared", "hit"), [(8, 0), (12, 0), (16, 0), (20, 20)])
+def test_of_a_prompt_s_state_checkpoints_only_the_last_is_published(shared: int, hit: int) -> None:
+    """22 tokens in chunks of 8: checkpoints at 8, 16 and 20."""
+    engine = Engine(config(full(), state(), chunk=8, pages=64))
+    engine.run("a", tokens(22, shared=22))
+    engine.submit("b", tokens(22, seed=1, shared=shared))
+    assert hits(engine.step()) == {"b": hit}

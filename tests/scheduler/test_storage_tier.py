@@ -80,30 +80,38 @@ def test_a_filled_page_is_on_the_host_afterwards() -> None:
     assert (op.src_pages, op.prefetch_from_storage) == ([[1, 2, 3]], [[False] * 3])
 
 
+def beside_a_store(*groups: object, host: int) -> Engine:
+    """Two prefix pages of another prompt are on their way to the host when PROMPT is known to storage."""
+    engine = storage(*groups, host=host, pages=32)
+    engine.submit("x", tokens(9, seed=9))
+    engine.steps(2)
+    know(engine, PROMPT)
+    return engine
+
+
 def test_a_hit_shrinks_to_what_the_host_has_room_for() -> None:
-    """Two host blocks for three pages: the chunk starts over with a hit of 8."""
-    engine = storage(known=PROMPT, host=2)
-    know(engine, PROMPT[:9])
-    engine.submit("a", PROMPT)
-    plan = engine.step()
-    assert hits(plan) == {"a": 8}
-    assert inputs(plan) == {"a": 5}
-    assert [len(row) for row in load_back(plan).dst_pages] == [2]
-    assert sum(len(pages) for pages in plan.pages_to_zero.values()) == len(page_table(plan, "a")) - 2
-
-
-def test_a_hit_shrinks_by_whole_prefix_pages_and_drops_what_it_had_taken() -> None:
-    """Three host blocks for pages of half a prefix page: 8 tokens would take four, so only 4 are hit."""
-    engine = storage(full(2), host=3)
-    know(engine, PROMPT[:5])
-    engine.submit("warm", PROMPT[:9])
-    engine.abort("warm")
+    """Three keys are known, one of three host blocks is free: the chunk starts over with a hit of 4, and goes
+    to the boundary of 12 that the first probe had found."""
+    engine = beside_a_store(host=3)
     engine.submit("a", PROMPT)
     plan = engine.step()
     assert hits(plan) == {"a": 4}
-    engine.ack(plan)
-    engine.abort("a")
-    assert engine.scheduler.can_clear_cache()
+    assert inputs(plan)["a"] == 8
+    op = load_back(plan)
+    assert [len(row) for row in op.dst_pages] == [1]
+    assert len(plan.pages_to_zero["full"]) == 2, "of the attempt that held; not those of the one before"
+
+
+def test_a_hit_shrinks_by_whole_prefix_pages_and_lets_go_of_what_it_had_taken() -> None:
+    """Two group pages a prefix page and one host block free: not one prefix page can be filled."""
+    engine = beside_a_store(full(2), host=5)
+    engine.submit("a", PROMPT)
+    plan = engine.step()
+    assert hits(plan) == {"a": 0}
+    assert not has(plan, Cache.LoadBackOp)
+    host = engine.scheduler._cache.host
+    assert host is not None
+    assert len(host.pool.empties) == 1
 
 
 def test_keys_known_are_at_most_what_the_host_can_hold() -> None:
@@ -173,19 +181,15 @@ def test_without_storage_registering_does_nothing() -> None:
     assert hits(engine.step()) == {"a": 0}
 
 
-def test_a_write_back_s_ack_makes_its_keys_known() -> None:
-    """The host loses a's page to b's; storage is known to have it."""
-    engine = storage(host=2)
-    for seed in (1, 2, 3):
-        engine.run(f"r{seed}", tokens(5, seed=seed))
-        for plan in engine.steps(2):
-            engine.ack(plan)
-    assert engine.scheduler.clear_cache()
-    engine.submit("a", tokens(6, seed=3))
-    assert hits(engine.step()) == {"a": 0}, "clearing forgets the keys too"
+def test_clearing_forgets_the_keys_that_are_known() -> None:
+    engine = storage(known=PROMPT)
+    assert engine.scheduler.clear_l1_cache()
+    engine.submit("a", PROMPT)
+    assert hits(engine.step()) == {"a": 0}
 
 
-def test_a_fused_engine_s_bound_pushes_the_oldest_key_out() -> None:
+def test_a_write_back_s_ack_makes_its_key_known_and_pushes_the_oldest_out() -> None:
+    """Bound 2: of three pages stored one after the other the last two are known."""
     engine = storage(host=2)
     for seed in (1, 2, 3):
         engine.run(f"r{seed}", tokens(5, seed=seed))
