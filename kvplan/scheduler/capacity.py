@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from kvplan.scheduler.cache.geometry import ceil_div
 from kvplan.scheduler.config import CacheGroupConfig, GroupKind, Role, SchedulerConfig
@@ -18,7 +19,7 @@ class CapacityModel:
 
     def __init__(self, config: SchedulerConfig) -> None:
         config.validate_capacity_inputs()
-        self._groups = list(config.cache_groups)
+        self._groups = [replace(group) for group in config.cache_groups]
         self._role = config.role
         self._batch = config.max_batch_size
         self._width = config.decode_input_tokens

@@ -39,6 +39,7 @@ class KVEventLog:
     """Follows the device index and gives the net change of servable boundaries when drained."""
 
     def __init__(self, cache: Coordinator, page: int) -> None:
+        self._cache = cache
         self._page = page
         self._whole = sum(group.pages_per_prefix for group in cache.groups if not group.replayable)
         self._boundaries: dict[bytes, Boundary] = {}
@@ -68,6 +69,8 @@ class KVEventLog:
 
     def drain(self) -> list[KVEvent.BlockStored | KVEvent.BlockRemoved]:
         """The events since the last drain: removals, deepest first, then stores, shallowest first."""
+        # Pages that a load-back in flight will publish when it is done are not there yet, but are coming.
+        coming = self._cache.loading_digests()
         removed: list[Boundary] = []
         stored: list[Boundary] = []
         for digest in self._touched:
@@ -80,7 +83,8 @@ class KVEventLog:
                     (stored if now else removed).append(boundary)
             if not count:
                 self._cached.pop(digest, None)
-                self._boundaries.pop(digest, None)
+                if digest not in coming:
+                    self._boundaries.pop(digest, None)
         self._touched.clear()
         removed.sort(key=lambda boundary: -boundary.depth)
         stored.sort(key=lambda boundary: boundary.depth)

@@ -202,11 +202,6 @@ def test_without_the_setting_nothing_is_told() -> None:
     assert engine.scheduler.drain_kv_events() == []
 
 
-@pytest.mark.xfail(
-    strict=True,
-    raises=AssertionError,
-    reason="rounds/retraction.py, publish_snapshot: what a retraction publishes is not made known to the event log",
-)
 def test_a_page_that_only_a_retraction_publishes_is_told() -> None:
     """y finds no room; the budget is spent on x's step, so v's own next step, which would have published the
     second page of its prompt, is not tried before v is retracted."""
@@ -225,11 +220,6 @@ def test_a_page_that_only_a_retraction_publishes_is_told() -> None:
     assert KVEvent.BlockStored([second], first, prompt[4:], 4) in engine.scheduler.drain_kv_events()
 
 
-@pytest.mark.xfail(
-    strict=True,
-    raises=AssertionError,
-    reason="kv_events.py, drain: a boundary is forgotten while storage still fills its pages",
-)
 def test_pages_that_storage_filled_are_told_when_the_load_is_done() -> None:
     engine = telling(host=8, enable_l3_storage=True)
     prompt = tokens(9, shared=9)

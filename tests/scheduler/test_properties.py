@@ -254,29 +254,7 @@ def test_tables_and_tokens_read_late_are_as_they_were_when_the_plan_was_made(sce
     assert afterwards == at_once
 
 
-SNAPSHOT_UNTOUCHED = (
-    "kvplan/scheduler/rounds/retraction.py, publish_snapshot: prefix pages that a retraction publishes are "
-    "not made known to the event log, so their BlockStored never comes"
-)
-FORGOTTEN_WHILE_LOADING = (
-    "kvplan/scheduler/kv_events.py, drain: a boundary is forgotten while storage still fills its pages, so "
-    "that its BlockStored never comes when the load-back is done"
-)
-EVENT_FAULTS = {
-    ("Fused", "host"): SNAPSHOT_UNTOUCHED,
-    ("Fused", "storage"): f"{SNAPSHOT_UNTOUCHED}; {FORGOTTEN_WHILE_LOADING}",
-    ("P", "storage"): FORGOTTEN_WHILE_LOADING,
-    ("D", "storage"): f"{SNAPSHOT_UNTOUCHED}; {FORGOTTEN_WHILE_LOADING}",
-}
-
-
-def with_faults(role: str, tier: str) -> Any:
-    reason = EVENT_FAULTS.get((role, tier))
-    marks = [pytest.mark.xfail(strict=True, raises=AssertionError, reason=reason)] if reason else []
-    return pytest.param(role, tier, marks=marks)
-
-
-@pytest.mark.parametrize(("role", "tier"), [with_faults(role, tier) for role, tier in PLACES])
+@pytest.mark.parametrize(("role", "tier"), PLACES)
 def test_applying_the_events_gives_exactly_the_pages_that_the_device_serves(role: str, tier: str) -> None:
     stored = removed = 0
     for scenario in some_scenarios(40, role=role, tier=tier, events=True):

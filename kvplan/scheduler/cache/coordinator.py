@@ -11,7 +11,7 @@ from kvplan.scheduler.cache.blocks import BlockPool, Table
 from kvplan.scheduler.cache.eviction import Rank
 from kvplan.scheduler.cache.groups import Group, cache_groups
 from kvplan.scheduler.cache.matching import Step, common_boundary
-from kvplan.scheduler.cache.prefix import BoundaryKind, PrefixIndex, page_keys
+from kvplan.scheduler.cache.prefix import BoundaryKind, PrefixIndex, page_keys, split_key
 from kvplan.scheduler.cache.tiers import HostHits, HostTier, LoadPair, PageKey
 from kvplan.scheduler.config import GroupKind, SchedulerConfig
 from kvplan.scheduler.demands import Demand
@@ -525,6 +525,12 @@ class Coordinator:
                 for loaded in load.pairs:
                     pins[loaded.group][loaded.destination] += 1
         return pins
+
+    def loading_digests(self) -> set[bytes]:
+        """The prefix pages of which a load-back in flight brings a page."""
+        if self.host is None:
+            return set()
+        return {split_key(pair.key)[0] for load in self.host.loads.values() for pair in load.pairs}
 
     def held_parents(self, tables: Sequence[Table], seen: set[int]) -> None:
         """Add the parents that a request's tables refer to."""

@@ -177,6 +177,8 @@ class Retraction:
         if progress.state_kind == BoundaryKind.CHUNK and any(c <= computed for c in victim.checkpoints):
             progress.state_kind = BoundaryKind.ENDPOINT
         if total > progress.first:
+            if admissions.events is not None:
+                admissions.events.touch(victim, progress.first, total)
             for group, table in zip(self.cache.groups, victim.tables, strict=True):
                 self.cache.publish(group, table, victim.keys, progress, victim.epoch)
         self.cache.enqueue_prefix(victim.keys, total, victim.prefill_size // admissions.page)
