@@ -1,0 +1,43 @@
+"""torch, imported when it is first needed, and the devices there are."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+from kvplan.backends.errors import BackendError
+
+EXTRA = "pip install 'kvplan-toolkit[torch]'"
+
+
+def load_torch() -> Any:
+    """Return the module. Raises ``BackendError`` naming the extra where it is not installed."""
+    try:
+        return import_module("torch")
+    except ImportError as error:
+        raise BackendError(f"the torch backend needs torch ({error}); install it with {EXTRA}") from None
+
+
+def devices() -> list[str]:
+    """The devices there are, by the name that ``--device`` takes."""
+    torch = load_torch()
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    return ["cpu", *(f"cuda:{index}" for index in range(count))]
+
+
+def device_named(name: str) -> Any:
+    """Return the ``torch.device`` of a name. Raises ``BackendError`` naming the devices there are."""
+    torch = load_torch()
+    there = devices()
+    wanted = "cuda:0" if name == "cuda" else name
+    if wanted not in there:
+        raise BackendError(f"device {name!r} is not there; the devices are {', '.join(there)}")
+    return torch.device(wanted)
+
+
+def device_title(device: Any) -> str:
+    """The device in words, for a report: its model where it has one."""
+    torch = load_torch()
+    if device.type == "cuda":
+        return f"{device} ({torch.cuda.get_device_name(device)})"
+    return f"{device} ({torch.get_num_threads()} threads)"

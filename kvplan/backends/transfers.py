@@ -1,0 +1,191 @@
+"""Stores and load-backs between the device's pages, the host's and storage (engine.md §11, design note §2)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from kvplan.backends.arena import Arena
+from kvplan.backends.ledger import Ledger
+from kvplan.backends.storage import Storage
+from kvplan.backends.streams import CopyStream, Ticket
+from kvplan.backends.writers import Writer
+from kvplan.scheduler import Cache
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """One page that moves, with its key; the digest is empty where the plan does not tell it."""
+
+    group: int
+    source: int
+    destination: int
+    digest: str
+    offset: int
+    from_storage: bool = False
+
+
+@dataclass(slots=True)
+class Store:
+    """A store that was started and is not acknowledged."""
+
+    op_id: int
+    pairs: list[Pair]
+    writer: Writer
+    ticket: Ticket
+    pinned: bool
+
+
+class Transfers:
+    """Carries out what a plan's ``cache`` says."""
+
+    def __init__(
+        self, device: Arena, host: Arena, stream: CopyStream, ledger: Ledger, storage: Storage | None
+    ) -> None:
+        self._device = device
+        self._host = host
+        self._stream = stream
+        self._ledger = ledger
+        self._storage = storage
+        self._stores: dict[int, Store] = {}
+        self._sources: dict[tuple[int, int], int] = {}  # device pages that a pinned store still holds
+        self._arriving: dict[tuple[int, int], int] = {}  # host pages whose store is not acknowledged
+
+    # --- stores -------------------------------------------------------------------------------------
+
+    def store(self, op: Cache.WriteBackOp) -> None:
+        """Start an operation's stores: pinned ones beside the forward, the others before all that follows."""
+        for at, op_id in enumerate(op.op_ids):
+            pairs = _pairs(op, at)
+            pinned = op.source_pinned[at]
+            start = self._stream.beside if pinned else self._stream.fenced
+            writer = self._ledger.writer(f"store {op_id}")
+            ticket = start(self._copying(self._device, self._host, pairs))
+            self._stores[op_id] = Store(op_id, pairs, writer, ticket, pinned)
+            self._ledger.counts.pages_stored += len(pairs)
+            for pair in pairs:
+                self._arriving[pair.group, pair.destination] = op_id
+                if pinned:
+                    self._sources[pair.group, pair.source] = op_id
+
+    def done(self, op_id: int) -> bool:
+        """Whether a store's copy is complete, so that it may be acknowledged."""
+        store = self._stores.get(op_id)
+        return store is None or store.ticket.done()
+
+    def settle(self, op_id: int) -> None:
+        """Wait for a store's copy: it is about to be acknowledged. Raises ``Violation`` if what has arrived on
+        the host is not what its key says."""
+        store = self._stores.pop(op_id, None)
+        if store is None:
+            return
+        store.ticket.wait()
+        for pair in store.pairs:
+            self._arriving.pop((pair.group, pair.destination), None)
+            if self._sources.get((pair.group, pair.source)) == op_id:
+                del self._sources[pair.group, pair.source]
+            self._ledger.host.note(pair.group, [pair.destination], store.writer)
+            self._check_key(store, pair)
+            if self._storage is not None:
+                page = self._host.page(pair.group, pair.destination)
+                self._storage.put((pair.group, pair.digest, pair.offset), page)
+
+    def settled(self) -> list[int]:
+        """The stores whose copies are complete, settled: they may be acknowledged."""
+        ready = [op_id for op_id, store in self._stores.items() if store.ticket.done()]
+        for op_id in ready:
+            self.settle(op_id)
+        return ready
+
+    def _check_key(self, store: Store, pair: Pair) -> None:
+        named = self._ledger.roll.keyed(pair.digest)
+        if named is None:
+            return
+        history, page = named
+        rows, marks = self._ledger.groups.keyed(pair.group, history, page, pair.offset)
+        if not len(marks):
+            return
+        pages = np.full(len(rows), pair.destination)
+        wrong = self._host.differing(pair.group, pages, rows, marks)
+        if wrong is not None:
+            where = f"prefix page {page}" + (f", part {pair.offset}," if pair.offset else "")
+            found = self._ledger.found(pair.group, wrong[1])
+            group = self._ledger.groups.ids[pair.group]
+            what = f"store {store.op_id} brings {where} to host page {pair.destination} of {group}, and it holds {found}"
+            raise self._ledger.violation(history.request_id, "device", pair.group, pair.source, what)
+
+    def guard(self, group: int, pages: Iterable[int], what: str) -> None:
+        """Raise ``Violation`` if a page that is about to be written is the source of a store that is out."""
+        if not self._sources:
+            return
+        for page in pages:
+            op_id = self._sources.get((group, page))
+            if op_id is not None and not self.done(op_id):
+                raise self._ledger.violation(
+                    "-", "device", group, page, f"{what} before store {op_id} has copied it"
+                )
+
+    # --- load-backs ---------------------------------------------------------------------------------
+
+    def load(self, op: Cache.LoadBackOp, failing: Collection[int]) -> None:
+        """Carry out load-backs. Of one that fails, what storage had to bring does not come."""
+        for at, op_id in enumerate(op.op_ids):
+            pairs = _pairs(op, at)
+            if op_id in failing:
+                pairs = [pair for pair in pairs if not pair.from_storage]
+            for pair in pairs:
+                self._ready(op_id, pair)
+            self._copying(self._host, self._device, pairs)()
+            self._ledger.counts.pages_loaded += len(pairs)
+            for pair in pairs:
+                source = self._ledger.host.of(pair.group, pair.source)
+                writer = self._ledger.writer(f"load-back {op_id} of host page {pair.source} ({source})")
+                self._ledger.device.note(pair.group, [pair.destination], writer)
+
+    def _ready(self, op_id: int, pair: Pair) -> None:
+        self.guard(pair.group, [pair.destination], f"load-back {op_id} fills it")
+        store = self._arriving.get((pair.group, pair.source))
+        if store is not None:
+            raise self._ledger.violation(
+                "-", "host", pair.group, pair.source, f"load-back {op_id} reads it before store {store} is there"
+            )
+        if pair.from_storage:
+            self._fill(op_id, pair)
+
+    def _fill(self, op_id: int, pair: Pair) -> None:
+        storage = self._storage
+        key = (pair.group, pair.digest, pair.offset)
+        page = self._host.page(pair.group, pair.source)
+        kept = storage.get(key) if storage is not None else None
+        if kept is not None:
+            page.copy_(kept)
+        elif storage is not None and storage.elsewhere(key):
+            named = self._ledger.roll.keyed(pair.digest)
+            page.zero_()
+            if named is not None:
+                rows, marks = self._ledger.groups.keyed(pair.group, named[0], named[1], pair.offset)
+                self._host.write(pair.group, np.full(len(rows), pair.source), rows, marks)
+        else:
+            what = f"load-back {op_id} wants it from storage, which was never given it"
+            raise self._ledger.violation("-", "host", pair.group, pair.source, what)
+        self._ledger.host.note(pair.group, [pair.source], self._ledger.writer("storage"))
+
+    # --- common -------------------------------------------------------------------------------------
+
+    def _copying(self, source: Arena, destination: Arena, pairs: Sequence[Pair]) -> Callable[[], None]:
+        def copy() -> None:
+            for pair in pairs:
+                words = source.page(pair.group, pair.source)
+                destination.page(pair.group, pair.destination).copy_(words, non_blocking=True)
+
+        return copy
+
+
+def _pairs(op: Cache.WriteBackOp | Cache.LoadBackOp, at: int) -> list[Pair]:
+    stored = isinstance(op, Cache.WriteBackOp)
+    count = len(op.group_ids[at])
+    fills = [False] * count if stored else op.prefetch_from_storage[at]  # type: ignore[union-attr]
+    columns = (op.group_ids[at], op.src_pages[at], op.dst_pages[at], op.content_hashes[at], op.page_offsets[at])
+    return [Pair(*row) for row in zip(*columns, fills, strict=True)]
