@@ -12,6 +12,7 @@ from support.groups import config, full, sliding
 
 from kvplan.scheduler import Cache, ExecutionPlan, ForwardEvent
 from kvplan.scheduler.rounds.phases import next_readmission
+from kvplan.scheduler.rounds.retraction import Retraction
 
 
 def retracted(engine: Engine) -> list[tuple[str, str, str | None, bool]]:
@@ -291,6 +292,23 @@ def test_readmission_order(waiting: list[tuple[str, bool, int]], first: str) -> 
 
 
 @pytest.mark.parametrize(
+    ("sizes", "victim"),
+    [
+        pytest.param([("a", 5, False), ("b", 9, False), ("c", 9, False)], "b", id="the first of the largest"),
+        pytest.param([("a", 5, False), ("b", 9, True)], "a", id="not an exempt one"),
+    ],
+)
+def test_the_victim_among_incomplete_prefills_has_the_most_tokens(
+    sizes: list[tuple[str, int, bool]], victim: str
+) -> None:
+    requests = [SimpleNamespace(id=rid, tokens=[0] * size, exempt=exempt) for rid, size, exempt in sizes]
+    rounds: Any = SimpleNamespace(roster=SimpleNamespace(prefilling=SimpleNamespace(items=requests)))
+    chosen = Retraction.choose_victim(rounds)
+    assert chosen is not None
+    assert chosen.id == victim
+
+
+@pytest.mark.parametrize(
     ("state", "rounds", "computes"), [("Prefilling", 1, 8), ("PrefillDone", 2, 5), ("Decoding", 3, 2)]
 )
 def test_a_retract_from_the_runtime_takes_no_snapshot(state: str, rounds: int, computes: int) -> None:
@@ -320,7 +338,9 @@ def test_a_retracted_request_may_match_what_its_own_results_had_landed_for() -> 
 
 
 def test_a_prefill_chunk_whose_result_is_out_counts_only_from_its_begin() -> None:
+    """Another request has left the whole prompt in the cache; its own bound is 0."""
     engine = Engine(config(chunk=8, pages=64))
+    engine.run("before", tokens(20, shared=20))
     engine.submit("a", tokens(20, shared=20), max_cached_prefix_tokens=0)
     engine.step()
     engine.plan()  # 8..16: its result stays out

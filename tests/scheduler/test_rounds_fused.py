@@ -375,3 +375,20 @@ def test_of_a_prompt_s_state_checkpoints_only_the_last_is_published(shared: int,
     engine.run("a", tokens(22, shared=22))
     engine.submit("b", tokens(22, seed=1, shared=shared))
     assert hits(engine.step()) == {"b": hit}
+
+
+def test_a_window_s_page_at_a_prompt_s_end_outlives_one_that_decoding_filled() -> None:
+    """a's page is an endpoint and older, c's was filled by decoding; d needs one of them."""
+    engine = Engine(config(sliding(4), pages=4))
+    engine.submit("a", tokens(5, shared=5))
+    engine.steps(2)
+    engine.abort("a")
+    engine.submit("c", 3)
+    engine.steps(3)
+    engine.abort("c")
+    assert engine.scheduler.empty_lcm_blocks() == 2
+    engine.submit("d", 11)
+    engine.step()
+    engine.abort("d")
+    engine.submit("e", tokens(6, seed=3, shared=5))
+    assert hits(engine.step()) == {"e": 4}
