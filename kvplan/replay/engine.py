@@ -13,7 +13,7 @@ from kvplan.replay.step_time import StepTime
 from kvplan.replay.totals import Totals
 from kvplan.replay.transfers import TransferTimes
 from kvplan.replay.workload import UNBOUNDED, Workload
-from kvplan.scheduler import Cache, ExecutionEvent, ForwardEvent, RequestSpec, Scheduler
+from kvplan.scheduler import Cache, ExecutionEvent, ExecutionPlan, ForwardEvent, RequestSpec, Scheduler
 from kvplan.scheduler.plan import Batch
 
 
@@ -80,6 +80,9 @@ class Engine:
     recomputed_now: int = 0
     """Tokens of the last round's chunks that had been computed before."""
 
+    handed_now: bool = False
+    """Whether the last plan handed something to a peer, or asked something of it."""
+
     _inbox: list[tuple[int, int]] = field(default_factory=list)
     _transfers: list[tuple[int, int, Any]] = field(default_factory=list)
 
@@ -134,7 +137,7 @@ class Engine:
         start_ns = self.now_ns
         self.ended_now = []
         self.gained_now = self.recomputed_now = 0
-        if self._transfers:
+        if self._has_due():
             self._deliver_transfers()
         if self._inbox:
             self._submit()
@@ -142,6 +145,7 @@ class Engine:
         plan = scheduler.next_execution_plan()
         self._note_retractions()
         loaded_ns = self._start_transfers(plan.cache) if plan.cache else 0
+        self.handed_now = self._hand_off(plan)
         step = None
         prefills = prefill_tokens = decodes = step_ns = 0
         for batch in plan.forward:
@@ -212,6 +216,18 @@ class Engine:
         self._inbox = []
         if specs:
             self.scheduler.submit_requests(specs)
+            self._submitted([spec.request_id for spec in specs])
+
+    def _submitted(self, request_ids: Sequence[str]) -> None:
+        """What follows a submission: nothing on a fused engine."""
+
+    def _hand_off(self, plan: ExecutionPlan) -> bool:
+        """Carry out what a plan asks of a peer and return whether there was anything: never on a fused engine."""
+        return False
+
+    def _ends(self, flight: Flight) -> bool:
+        """Return whether a request ends with the token that has just landed."""
+        return flight.generated == flight.output_tokens
 
     def _note_retractions(self) -> None:
         retractions = self.scheduler.take_retractions()
@@ -272,7 +288,7 @@ class Engine:
         """
         landing, self.pending = (self.pending, step) if self.overlap else (step, None)
         if landing is None and step is None:
-            if not self.retracted_now:
+            if not self.retracted_now and not self.handed_now:
                 return Outcome.IDLE
             self.now_ns += max(self.step_time.ns(0, 0), 1)
             return Outcome.WORKED
@@ -311,7 +327,7 @@ class Engine:
             flight.generated = first + 1
             gained += 1
             append(extend_result(flight.request_id, flight.ids[first : first + 1]))
-            if flight.generated == flight.output_tokens:
+            if self._ends(flight):
                 self._finish(flight, events)
         width = self.decode_width
         table, stride, size = self.accept.table, self.accept.stride, len(self.accept.table)
@@ -344,12 +360,20 @@ class Engine:
                     self._finish(flight, events)
                 elif accepted != width and update_reserve is not None:
                     append(update_reserve(name, accepted))
-        self.gained_now = gained
+        self.gained_now += gained
         if events:
             self.scheduler.advance(ExecutionEvent(events))
 
+    def _has_due(self) -> bool:
+        """Return whether anything may have come since the last plan."""
+        return bool(self._transfers)
+
     def _finish(self, flight: Flight, events: list[Any]) -> None:
         events.append(ForwardEvent.Finish(flight.request_id))
+        self._leave(flight)
+
+    def _leave(self, flight: Flight) -> None:
+        """Account for a request that has left this engine."""
         flight.finished_ns = self.now_ns
         flight.ids = []
         del self.live[flight.request_id]

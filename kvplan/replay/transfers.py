@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from kvplan.replay.step_time import NS
 
@@ -34,3 +34,7 @@ class TransferTimes:
 
     write_back: Link = field(default_factory=Link)
     load_back: Link = field(default_factory=Link)
+
+    def fresh(self) -> "TransferTimes":
+        """Return the same links with nothing in flight, for another worker."""
+        return TransferTimes(replace(self.write_back, free_ns=0), replace(self.load_back, free_ns=0))

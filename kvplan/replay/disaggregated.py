@@ -1,0 +1,290 @@
+"""One trace through prefill and decode workers, each an exact scheduler of its role (engine.md §10, §13).
+
+With no prefill worker the prompts are computed elsewhere, in the step time of a forward of their own; with no
+decode worker there is always room where the pages go. Each worker has its own clock; the one that is furthest
+behind plays next, so that nothing happens before its cause.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from kvplan.replay.accept import AcceptLengths
+from kvplan.replay.arrivals import Arrivals
+from kvplan.replay.dead_end import Watch
+from kvplan.replay.engine import Outcome
+from kvplan.replay.flight import Flight
+from kvplan.replay.hand_off import HandOff, TransferLink
+from kvplan.replay.step_time import StepTime
+from kvplan.replay.transfers import TransferTimes
+from kvplan.replay.workers import DecodeWorker, PrefillWorker, Worker
+from kvplan.replay.workload import Workload
+from kvplan.scheduler import CacheTransferPolicy, Scheduler, SchedulerConfig
+from kvplan.scheduler.config import GroupKind, Role
+from kvplan.scheduler.plan import Batch
+
+ROUTINGS = ("round-robin", "least-loaded")
+
+
+def role_config(config: SchedulerConfig, role: Role) -> SchedulerConfig:
+    """``config`` for a worker of ``role``: on P and D each group's transfer policy is the only one allowed (§2)."""
+    groups = [
+        replace(
+            group,
+            transfer_policy=(
+                CacheTransferPolicy.LatestSnapshot
+                if group.kind == GroupKind.STATE
+                else CacheTransferPolicy.FullSuffix
+            ),
+        )
+        for group in config.cache_groups
+    ]
+    return replace(config, role=role, cache_groups=groups)
+
+
+@dataclass(frozen=True, slots=True)
+class Stuck:
+    """A request that cannot go on: where it is and why."""
+
+    request_id: str
+    worker: str
+    state: str
+    why: str
+
+
+@dataclass(slots=True)
+class Disaggregated:
+    """A disaggregated replay and what came of it. Make it with ``disaggregate`` and call ``play``."""
+
+    workload: Workload
+    arrivals: Arrivals
+    prefill: list[PrefillWorker]
+    decode: list[DecodeWorker]
+    links: list[TransferLink]
+    routing: str
+    page_bytes: Mapping[str, float]
+    step_time: StepTime
+    max_rounds: int | None = None
+    hand_offs: dict[str, HandOff] = field(default_factory=dict)
+    refused: list[Flight] = field(default_factory=list)
+    stuck: list[Stuck] = field(default_factory=list)
+    ending: str = "complete"
+    _asleep: set[int] = field(default_factory=set)
+    _turn: int = 0
+
+    @property
+    def workers(self) -> list[Worker]:
+        """All workers, prefill first."""
+        return [*self.prefill, *self.decode]
+
+    @property
+    def finished(self) -> list[Flight]:
+        """The requests that finished, as the worker that ends them knows them, in that order."""
+        ends = self.decode or self.prefill
+        return sorted((f for worker in ends for f in worker.finished), key=lambda f: (f.finished_ns, f.row))
+
+    def play(self) -> None:
+        """Play until every request has ended, or nothing ever will; ``ending`` tells which."""
+        workers = self.workers
+        self._asleep = set(range(len(workers)))
+        watches = [Watch() for _ in workers]
+        while True:
+            turns = []
+            for at, worker in enumerate(workers):
+                when = worker.next_ns() if at in self._asleep else worker.now_ns
+                if when is not None:
+                    turns.append((max(when, worker.now_ns), at))
+            next_turn = min(turns, default=None)
+            arrives = self.arrivals.next_ns()
+            if arrives is not None and (next_turn is None or arrives <= next_turn[0]):
+                now = arrives if next_turn is None else min(arrives, next_turn[0])
+                for row, at_ns in self.arrivals.due(max(now, self._earliest())):
+                    self._send(row, at_ns)
+                for watch in watches:
+                    watch.reset()
+                continue
+            if next_turn is None:
+                if any(worker.live for worker in workers):
+                    self._dead_end("stall")
+                return
+            when, at = next_turn
+            worker = workers[at]
+            if at in self._asleep:
+                worker.wait(when)
+                self._asleep.discard(at)
+            outcome = worker.round()
+            if outcome is Outcome.IDLE:
+                self._asleep.add(at)
+            for flight in worker.ended_now:
+                if not self.decode or at >= len(self.prefill):
+                    self.arrivals.ended(flight.row, worker.now_ns)
+            if worker.gained_now or worker.ended_now or outcome is Outcome.IDLE:
+                watches[at].reset()
+            elif watches[at].after_round(worker) is not None and self._alone(at):
+                self._dead_end("livelock")
+                return
+            if self.max_rounds is not None and worker.round_index >= self.max_rounds:
+                self.ending = "round limit"
+                return
+
+    def _earliest(self) -> int:
+        """The time before which nothing more is played."""
+        return min((w.now_ns for at, w in enumerate(self.workers) if at not in self._asleep), default=0)
+
+    def _alone(self, at: int) -> bool:
+        """Whether no other worker has anything to do, so that one's cycle is everybody's."""
+        others = [other for other in range(len(self.workers)) if other != at]
+        idle = all(other in self._asleep and self.workers[other].next_ns() is None for other in others)
+        return idle and self.arrivals.next_ns() is None
+
+    def _send(self, row: int, at_ns: int) -> None:
+        """Route a request to its two workers, or refuse it if it can never fit one of them."""
+        flight = Flight(
+            row,
+            self.workload.request_ids[row],
+            self.workload.prompt_tokens[row],
+            self.workload.output_tokens[row],
+            at_ns,
+        )
+        if any(worker.needed_tokens(row) > worker.limit_tokens for worker in self.workers):
+            self.refused.append(flight)
+            self.arrivals.ended(row, at_ns)
+            return
+        chosen: list[int] = []
+        for group, first in ((self.prefill, 0), (self.decode, len(self.prefill))):
+            if not group:
+                chosen.append(-1)
+                continue
+            if self.routing == "least-loaded":
+                index = min(range(len(group)), key=lambda at: (len(group[at].live), at))
+            else:
+                index = self._turn % len(group)
+            chosen.append(index)
+            worker = group[index]
+            worker.receive([(row, at_ns)])
+            # Requests count for the routing from now on, not from their submission.
+            worker.live.setdefault(flight.request_id, flight)
+            self._asleep.discard(first + index)
+            worker.now_ns = max(worker.now_ns, at_ns)
+        self._turn += 1
+        hand = HandOff(row, flight.request_id, chosen[0], chosen[1], at_ns)
+        self.hand_offs[hand.request_id] = hand
+        if not self.decode:
+            hand.landing_ns = at_ns
+
+    def handed_out(self, name: str, now_ns: int, batch: Batch, at: int) -> None:
+        """A prefill worker's plan hands a request out."""
+        hand = self.hand_offs[name]
+        hand.ready_ns = now_ns
+        hand.pinned_pages = sum(1 for rows in batch.block_tables.values() for page in rows[at] if page > 0)
+        if not self.decode:
+            self._measure(hand, batch, at, 0)
+        self._transfer(hand)
+
+    def lands(self, name: str, now_ns: int, batch: Batch, at: int) -> None:
+        """A decode worker's plan has pages for a request."""
+        hand = self.hand_offs[name]
+        hand.landing_ns = now_ns
+        self._measure(hand, batch, at, batch.extend_prefix_lens[at])
+        if not self.prefill:
+            hand.ready_ns = now_ns + self.step_time.ns(batch.input_lengths[at], 0)
+        self._transfer(hand)
+
+    def _measure(self, hand: HandOff, batch: Batch, at: int, hit: int) -> None:
+        """Count the pages and bytes that go over: those from the landing's prefix hit to the prompt's end."""
+        prompt = batch.prefill_lengths[at]
+        worker = self.decode[hand.decode_worker] if self.decode else self.prefill[hand.prefill_worker]
+        for group in worker.groups:
+            row = batch.block_tables[group.group_id][at]
+            g = group.block_granularity
+            pages = sum(1 for page in row[hit // g : -(-prompt // g)] if page > 0)
+            hand.landed_pages += pages
+            hand.landed_bytes += pages * self.page_bytes.get(group.group_id, 0.0)
+
+    def _transfer(self, hand: HandOff) -> None:
+        """Begin the transfer if both ends are there, and post what each will be told at its end."""
+        if hand.ready_ns < 0 or hand.landing_ns < 0:
+            return
+        link = self.links[max(hand.decode_worker, 0)]
+        hand.begin_ns, hand.end_ns = link.send(max(hand.ready_ns, hand.landing_ns), hand.landed_bytes)
+        if self.prefill:
+            self.prefill[hand.prefill_worker].answer(hand.end_ns, hand.request_id)
+        if self.decode:
+            self.decode[hand.decode_worker].answer(hand.end_ns, hand.request_id)
+
+    def _dead_end(self, ending: str) -> None:
+        self.ending = ending
+        for kind, group in (("prefill", self.prefill), ("decode", self.decode)):
+            for at, worker in enumerate(group):
+                for name in worker.live:
+                    state = worker.scheduler.request_state(name)
+                    why = worker.scheduler.explain_waiting(name)
+                    self.stuck.append(Stuck(name, f"{kind} {at}", state, why))
+
+
+def disaggregate(
+    workload: Workload,
+    config: SchedulerConfig,
+    *,
+    prefill_workers: int = 1,
+    decode_workers: int = 1,
+    prefill_config: SchedulerConfig | None = None,
+    routing: str = "round-robin",
+    step_time: StepTime | None = None,
+    accept: AcceptLengths,
+    link: TransferLink | None = None,
+    page_bytes: Mapping[str, float] | None = None,
+    transfer_times: TransferTimes | None = None,
+    bootstrap_ns: int = 0,
+    concurrency: int | None = None,
+    max_rounds: int | None = None,
+    check: bool = False,
+) -> Disaggregated:
+    """A disaggregated replay of ``workload``, ready to be played.
+
+    ``config`` is each worker's deployment (``prefill_config`` the prefill workers', if it differs); its role
+    is set by this. Raises ``ValueError`` for a bad argument or configuration.
+    """
+    if routing not in ROUTINGS:
+        raise ValueError(f"routing {routing!r} is given; {' or '.join(ROUTINGS)} is expected")
+    for name, count in (("prefill-workers", prefill_workers), ("decode-workers", decode_workers)):
+        if count < 0:
+            raise ValueError(f"{name} {count} is given; 0 or more is expected")
+    if not prefill_workers and not decode_workers:
+        raise ValueError("prefill-workers and decode-workers are both 0; at least one worker is needed")
+    step_time = step_time or StepTime()
+    link = link or TransferLink()
+    configs = {
+        Role.P: role_config(prefill_config or config, Role.P),
+        Role.D: role_config(config, Role.D),
+    }
+    replay = Disaggregated(
+        workload,
+        Arrivals(workload, concurrency),
+        [],
+        [],
+        [replace(link) for _ in range(max(decode_workers, 1))],
+        routing,
+        page_bytes or {},
+        step_time,
+        max_rounds,
+    )
+    for role, count in ((Role.P, prefill_workers), (Role.D, decode_workers)):
+        for _ in range(count):
+            made = configs[role]
+            kind = PrefillWorker if role == Role.P else DecodeWorker
+            worker = kind(
+                scheduler=Scheduler(made, check=check),
+                workload=workload,
+                step_time=step_time,
+                accept=accept,
+                decode_width=made.decode_input_tokens,
+                overlap=made.overlap_schedule_depth,
+                transfer_times=(transfer_times or TransferTimes()).fresh(),
+                on_hand_off=replay.handed_out if role == Role.P else replay.lands,
+                bootstrap_ns=bootstrap_ns,
+                groups=made.cache_groups,
+            )
+            (replay.prefill if role == Role.P else replay.decode).append(worker)  # type: ignore[arg-type]
+    return replay
