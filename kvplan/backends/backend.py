@@ -61,7 +61,9 @@ class Backend:
         """
         memory = memory or Memory.of(config)
         self.device = device_named(device)
-        self.arena = Arena(Layout(memory.groups, config.num_device_pages - 1, memory.block_bytes), self.device)
+        self.arena = Arena(
+            Layout(memory.groups, config.num_device_pages - 1, memory.block_bytes), self.device
+        )
         self.storage = Storage() if config.enable_l3_storage else None
         self.failing_loads = failing_loads
         self._depth = config.overlap_schedule_depth
@@ -157,7 +159,9 @@ class Backend:
 
     def _tiers(self) -> Transfers:
         if self._transfers is None:
-            raise ValueError("the plan moves pages to or from a host tier that the configuration does not have")
+            raise ValueError(
+                "the plan moves pages to or from a host tier that the configuration does not have"
+            )
         return self._transfers
 
     # --- acks ---------------------------------------------------------------------------------------

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from kvplan.backends.accesses import Access, Groups, Job, NoPage, tables_of
-from kvplan.backends.ledger import Ledger
 from kvplan.backends.layout import Places
+from kvplan.backends.ledger import Ledger
 from kvplan.backends.passes import Allowed, Passes, Verdicts, own_candidates
 from kvplan.backends.roll import Roll
 from kvplan.backends.signatures import History, Words
@@ -75,7 +73,9 @@ class Forward:
             continued = [one for one in reads if one is not None]
             counts.rows_read += self._passes.read(group, continued, "continues from the state behind")
             written = [self._groups.states_written(group, job) for job in jobs]
-            counts.rows_written += self._passes.write(group, written, "the forward of", self._own_state(group))
+            counts.rows_written += self._passes.write(
+                group, written, "the forward of", self._own_state(group)
+            )
             counts.rows_read += self._passes.read(group, written, "reads back the state behind")
 
     def _own_state(self, group: int) -> Allowed:
@@ -85,7 +85,7 @@ class Forward:
         def allowed(access: Access, held: Words) -> Verdicts:
             """A state may replace an earlier one of its request in the same page."""
             own = access.history.rows(group_id)
-            kept = held == access.history.draft
+            kept: Verdicts = held == access.history.draft
             for at, position in enumerate(access.positions.tolist()):
                 kept[at] |= held[at] in own[position // g * g : position]
             return kept

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from kvplan.backends.accesses import Access
 from kvplan.backends.arena import Arena
-from kvplan.backends.ledger import Ledger, pages_of
 from kvplan.backends.layout import Places
+from kvplan.backends.ledger import Ledger, pages_of
 from kvplan.backends.signatures import FRESH, Words
 
 Verdicts = NDArray[np.bool_]

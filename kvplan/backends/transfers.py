@@ -112,8 +112,8 @@ class Transfers:
         if wrong is not None:
             where = f"prefix page {page}" + (f", part {pair.offset}," if pair.offset else "")
             found = self._ledger.found(pair.group, wrong[1])
-            group = self._ledger.groups.ids[pair.group]
-            what = f"store {store.op_id} brings {where} to host page {pair.destination} of {group}, and it holds {found}"
+            to = f"host page {pair.destination} of {self._ledger.groups.ids[pair.group]}"
+            what = f"store {store.op_id} brings {where} to {to}, and it holds {found}"
             raise self._ledger.violation(history.request_id, "device", pair.group, pair.source, what)
 
     def guard(self, group: int, pages: Iterable[int], what: str) -> None:
@@ -149,7 +149,11 @@ class Transfers:
         store = self._arriving.get((pair.group, pair.source))
         if store is not None:
             raise self._ledger.violation(
-                "-", "host", pair.group, pair.source, f"load-back {op_id} reads it before store {store} is there"
+                "-",
+                "host",
+                pair.group,
+                pair.source,
+                f"load-back {op_id} reads it before store {store} is there",
             )
         if pair.from_storage:
             self._fill(op_id, pair)
@@ -187,5 +191,11 @@ def _pairs(op: Cache.WriteBackOp | Cache.LoadBackOp, at: int) -> list[Pair]:
     stored = isinstance(op, Cache.WriteBackOp)
     count = len(op.group_ids[at])
     fills = [False] * count if stored else op.prefetch_from_storage[at]  # type: ignore[union-attr]
-    columns = (op.group_ids[at], op.src_pages[at], op.dst_pages[at], op.content_hashes[at], op.page_offsets[at])
+    columns = (
+        op.group_ids[at],
+        op.src_pages[at],
+        op.dst_pages[at],
+        op.content_hashes[at],
+        op.page_offsets[at],
+    )
     return [Pair(*row) for row in zip(*columns, fills, strict=True)]
