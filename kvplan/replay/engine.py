@@ -10,6 +10,7 @@ from kvplan.replay.accept import AcceptLengths
 from kvplan.replay.flight import Flight
 from kvplan.replay.rounds import EventLog, Round, RoundLog
 from kvplan.replay.step_time import StepTime
+from kvplan.replay.storage import Storage
 from kvplan.replay.totals import Totals
 from kvplan.replay.transfers import TransferTimes
 from kvplan.replay.workload import UNBOUNDED, Workload
@@ -33,6 +34,8 @@ class Step:
     chunk_ends: Sequence[int]
     prefill_sizes: Sequence[int]
     end_ns: int
+    lost: set[str] = field(default_factory=set)
+    """Requests whose results are dropped."""
 
     def key(self, now_ns: int) -> tuple[object, ...]:
         """What of it decides the future."""
@@ -56,6 +59,11 @@ class Engine:
     overlap: int = 0
     update_reserve: bool = True
     transfer_times: TransferTimes = field(default_factory=TransferTimes)
+    storage: Storage | None = None
+    loaded_group: tuple[int, int] = (-1, 0)
+    """The first full group's index and page size: what a load brings back is counted in its pages."""
+    force_retract_every: int | None = None
+    """Retract a running request every so many rounds, to try recovery on purpose."""
 
     now_ns: int = 0
     round_index: int = 0
@@ -83,6 +91,8 @@ class Engine:
     handed_now: bool = False
     """Whether the last plan handed something to a peer, or asked something of it."""
 
+    _lost: bool = False
+    _to_retract: list[str] = field(default_factory=list)
     _inbox: list[tuple[int, int]] = field(default_factory=list)
     _transfers: list[tuple[int, int, Any]] = field(default_factory=list)
 
@@ -144,8 +154,9 @@ class Engine:
         scheduler = self.scheduler
         plan = scheduler.next_execution_plan()
         self._note_retractions()
+        self._lost = False
         loaded_ns = self._start_transfers(plan.cache) if plan.cache else 0
-        self.handed_now = self._hand_off(plan)
+        self.handed_now = self._hand_off(plan) if not self._lost else True
         step = None
         prefills = prefill_tokens = decodes = step_ns = 0
         for batch in plan.forward:
@@ -160,10 +171,23 @@ class Engine:
                 ends = self._note_chunks(batch, prefills)
             context = self._context_tokens(batch) if self.step_time.per_context_token_s else 0
             step_ns = self.step_time.ns(prefill_tokens, decodes, context)
-            step = Step(ids, prefills, ends, batch.prefill_lengths, 0)
+            if self._lost:
+                # The pages that the forward needed did not come: it does not run (engine.md §11).
+                self._retract_by_runtime(ids)
+            else:
+                step = Step(ids, prefills, ends, batch.prefill_lengths, 0)
+        if self._lost and plan.remote_prefill is not None:
+            self._retract_by_runtime(plan.remote_prefill.request_ids)
         pool = scheduler.pool_usage()
         waiting, running = len(self.live) - self.resident, self.resident
+        if self.force_retract_every is not None and (self.round_index + 1) % self.force_retract_every == 0:
+            self._force_retraction(step)
         outcome = self._pass(step, step_ns, loaded_ns)
+        if self._to_retract:
+            events = [ForwardEvent.Retract(name) for name in self._to_retract if name in self.live]
+            self._to_retract = []
+            scheduler.advance(ExecutionEvent(events))
+            outcome = Outcome.WORKED
         totals = self.totals
         totals.add_round(prefills, decodes, step_ns)
         totals.prefill_tokens += prefill_tokens
@@ -228,6 +252,24 @@ class Engine:
     def _ends(self, flight: Flight) -> bool:
         """Return whether a request ends with the token that has just landed."""
         return flight.generated == flight.output_tokens
+
+    def _retract_by_runtime(self, names: Iterable[str]) -> None:
+        """Retract requests, without a snapshot, once this round's results have landed."""
+        self._to_retract += names
+
+    def _force_retraction(self, step: Step | None) -> None:
+        """Choose the request that has run longest; what is out of it is lost."""
+        for name, flight in self.live.items():
+            if flight.resident and self._retractable(flight):
+                for out in (step, self.pending):
+                    if out is not None:
+                        out.lost.add(name)
+                self._retract_by_runtime([name])
+                return
+
+    def _retractable(self, flight: Flight) -> bool:
+        """Return whether the runtime may retract a running request."""
+        return True
 
     def _note_retractions(self) -> None:
         retractions = self.scheduler.take_retractions()
@@ -309,6 +351,8 @@ class Engine:
     def _land(self, step: Step) -> None:
         """Give the scheduler the results of a forward (engine.md §13)."""
         live = self.live
+        if step.lost:
+            live = {name: flight for name, flight in live.items() if name not in step.lost}
         events: list[Any] = []
         append, extend_result = events.append, ForwardEvent.ExtendResult
         gained = 0
@@ -397,12 +441,27 @@ class Engine:
         for op in ops:
             stores = isinstance(op, Cache.WriteBackOp)
             link = self.transfer_times.write_back if stores else self.transfer_times.load_back
-            for op_id, groups in zip(op.op_ids, op.group_ids, strict=True):
+            for at, (op_id, groups) in enumerate(zip(op.op_ids, op.group_ids, strict=True)):
                 due = link.due_ns(self.now_ns, groups)
                 if stores:
                     event: Any = Cache.WriteBackDoneEvent(op_id)
+                    self.totals.pages_written += len(groups)
                 else:
-                    event = Cache.LoadBackDoneEvent(op_id, True)
+                    fetched = sum(op.prefetch_from_storage[at])
+                    failed = bool(fetched) and self.storage is not None and self.storage.fails()
+                    event = Cache.LoadBackDoneEvent(op_id, not failed)
                     loaded_ns = max(loaded_ns, due)
+                    self._count_load(groups, fetched, failed)
                 heappush(self._transfers, (due, op_id, event))
         return loaded_ns
+
+    def _count_load(self, groups: Sequence[int], fetched: int, failed: bool) -> None:
+        totals = self.totals
+        if failed:
+            self._lost = True
+            totals.loads_failed += 1
+            return
+        totals.pages_loaded += len(groups)
+        totals.pages_prefetched += fetched
+        index, granularity = self.loaded_group
+        totals.tokens_loaded += groups.count(index) * granularity

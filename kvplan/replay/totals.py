@@ -10,7 +10,9 @@ KINDS = ("prefill", "decode", "mixed", "empty")
 class Totals:
     """Rounds by kind, forwards' nanoseconds, prefill tokens (re-fed ones included) and retractions.
 
-    `replayed_tokens` are those that a hit of a replayable group feeds again (engine.md §8).
+    `replayed_tokens` are those that a hit of a replayable group feeds again (engine.md §8). Pages are
+    *written* to the host and *loaded* back from it, *prefetched* ones out of storage first; `tokens_loaded`
+    are the prompt positions that a load brought back and no chunk had to compute.
     """
 
     rounds: Counter[str] = field(default_factory=Counter)
@@ -21,6 +23,11 @@ class Totals:
     decode_steps: int = 0
     retractions: Counter[str] = field(default_factory=Counter)
     skipped_rounds: int = 0
+    pages_written: int = 0
+    pages_loaded: int = 0
+    pages_prefetched: int = 0
+    tokens_loaded: int = 0
+    loads_failed: int = 0
 
     def add_round(self, prefill_requests: int, decode_requests: int, step_ns: int) -> None:
         """Count a round by what its batch holds."""
@@ -43,6 +50,11 @@ class Totals:
             self.decode_steps,
             Counter(self.retractions),
             self.skipped_rounds,
+            self.pages_written,
+            self.pages_loaded,
+            self.pages_prefetched,
+            self.tokens_loaded,
+            self.loads_failed,
         )
 
     def repeat(self, since: "Totals", times: int) -> None:
@@ -57,3 +69,6 @@ class Totals:
         self.replayed_tokens += (self.replayed_tokens - since.replayed_tokens) * times
         self.generated_tokens += (self.generated_tokens - since.generated_tokens) * times
         self.decode_steps += (self.decode_steps - since.decode_steps) * times
+        for name in ("pages_written", "pages_loaded", "pages_prefetched", "tokens_loaded", "loads_failed"):
+            now = getattr(self, name)
+            setattr(self, name, now + (now - getattr(since, name)) * times)

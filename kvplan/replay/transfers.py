@@ -1,7 +1,7 @@
 """How long the answers of the host tier take."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from kvplan.replay.step_time import NS
@@ -11,15 +11,15 @@ from kvplan.replay.step_time import NS
 class Link:
     """One direction between device and host: a latency, and a bandwidth that its transfers share in turn.
 
-    `page_bytes` are the bytes of a page of each group; without a bandwidth a transfer takes the latency.
+    `page_bytes` are the bytes of a page of each group, by index; without a bandwidth a transfer takes the latency.
     """
 
     latency_ns: int = 0
     bytes_per_s: float = math.inf
-    page_bytes: Mapping[str, float] = field(default_factory=dict)
+    page_bytes: Mapping[int, float] = field(default_factory=dict)
     free_ns: int = 0
 
-    def due_ns(self, now_ns: int, groups: list[str]) -> int:
+    def due_ns(self, now_ns: int, groups: Sequence[int]) -> int:
         """Return when a transfer of one page of each of `groups`, asked for now, is done."""
         if math.isinf(self.bytes_per_s):
             return now_ns + self.latency_ns

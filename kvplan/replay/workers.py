@@ -90,6 +90,9 @@ class PrefillWorker(Worker):
     def _ends(self, flight: Flight) -> bool:
         return False
 
+    def _retractable(self, flight: Flight) -> bool:
+        return False  # the transfer to the peer holds its pages
+
     def _hand_off(self, plan: ExecutionPlan) -> bool:
         return self._tell(plan.remote_decode)
 
@@ -103,6 +106,10 @@ class DecodeWorker(Worker):
     """Role D: the peer's prefill gives a request its prompt's KV and its first token."""
 
     landed_tokens: int = 0
+
+    def _retractable(self, flight: Flight) -> bool:
+        # Not while the peer writes its pages.
+        return flight.generated > 0
 
     def _hand_off(self, plan: ExecutionPlan) -> bool:
         batch = plan.remote_prefill
