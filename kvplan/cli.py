@@ -22,9 +22,9 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-app.command("size-pool")(size_pool)
-app.command("max-request")(max_request)
-app.command("replay-trace")(replay_trace)
+app.command("size-pool", short_help="The pool that a batch needs; what a pool holds.")(size_pool)
+app.command("max-request", short_help="The longest request that a pool admits.")(max_request)
+app.command("replay-trace", short_help="A trace through the engine's scheduler.")(replay_trace)
 
 
 def _version(asked: bool) -> None:

@@ -22,6 +22,7 @@ def test_the_commands_are_mounted(capsys: pytest.CaptureFixture[str]) -> None:
     shown = capsys.readouterr().out
     for command in ("size-pool", "max-request", "replay-trace"):
         assert f"  {command} " in shown
+    assert "..." not in shown.split("Commands:")[1]  # said whole, in 80 columns
 
 
 def test_the_version_is_the_package_s(capsys: pytest.CaptureFixture[str]) -> None:

@@ -212,7 +212,7 @@ def test_replace_refuses_a_field_that_nobody_knows(file: Path) -> None:
 
 @pytest.mark.parametrize("pool", ["", "pool_blocks = 9\n", "pool_tokens = 5000\n", "pool_gib = 0.25\n"])
 def test_toml_that_is_written_reads_to_the_same_deployment(file: Path, pool: str) -> None:
-    odd = FULL.replace('"full"', r'"f\u007f\"\\ \u00fcl"')
+    odd = FULL.replace('"full"', r'"f\"\\ \u00fcl"')
     before = load(file, SETTINGS + pool + "host_blocks = 3\nrole = 'p'\n" + odd + SLIDING)
     after = load(file, before.to_toml())
     assert after.config == before.config
@@ -302,6 +302,10 @@ def test_a_wrong_line_is_refused_in_one_sentence(file: Path, line: str, said: st
         ("shard_count = 0", "shard_count is 0; at least 1 is needed"),
         ("retention = 'forever'", "retention is 'forever'; one of FullHistory, SlidingWindow is needed"),
         ("window = 128", "window is 128 but retention is FullHistory"),
+        (
+            "retention = 'SlidingWindow'",
+            'sliding_window_tokens is missing; retention = "SlidingWindow" needs a window',
+        ),
     ],
 )
 def test_a_wrong_line_of_a_group_names_file_and_group(file: Path, line: str, said: str) -> None:
@@ -363,6 +367,17 @@ def test_a_syntax_error_has_line_and_column(file: Path) -> None:
     assert refusal(file, "prefix_granularity = 64\nmax_batch_size 3\n").startswith(
         "d.toml, line 2, column 16: not TOML: "
     )
+
+
+def test_a_syntax_error_at_the_end_has_the_last_line(file: Path) -> None:
+    twice = SETTINGS + "max_batch_size = 3"
+    assert refusal(file, twice) == "d.toml, line 4: not TOML: Cannot overwrite a value"
+
+
+@pytest.mark.parametrize("name", [" ", r"a\nb", r"a\u001b[31m", r"\u007f"])
+def test_a_name_that_cannot_be_printed_is_refused(file: Path, name: str) -> None:
+    message = refusal(file, SETTINGS + FULL.replace('"full"', f'"{name}"'))
+    assert message.endswith("; a string of printable characters is needed")
 
 
 def test_an_empty_file_is_told_what_a_deployment_needs(file: Path) -> None:

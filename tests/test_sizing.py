@@ -337,6 +337,7 @@ def test_every_figure_is_at_its_boundary(
         (2**31, None, "max_context_len is 2147483648"),
         (4096, 4095, "max_total_tokens is 4095, below max_context_len"),
         (4096, -1, "max_total_tokens is -1"),
+        (4096, 16 * (2**31 - 1) + 1, "max_total_tokens is 34359738353; at most 34359738352"),
     ],
 )
 def test_figures_out_of_range_are_named(context: int, total: int | None, message: str) -> None:
@@ -419,6 +420,13 @@ def test_a_pool_below_one_requests_fixed_cost_admits_none() -> None:
     assert result.asked is not None
     assert (result.asked.short_pages, result.asked.short_blocks) == (1, 1)
     assert [one.flags for one in result.alternatives] == [{"--pool-blocks": 3}]
+
+
+def test_a_length_that_leaves_no_prompt_is_not_offered_instead() -> None:
+    deployment = deployed(full(), decode_input_tokens=100, overlap_schedule_depth=1, pool_blocks=3)
+    result = max_request(deployment, 500)
+    assert (result.max_tokens, result.generation_tokens) == (92, 100)
+    assert [one.flags for one in result.alternatives] == [{"--pool-blocks": 10}]
 
 
 def test_groups_that_do_not_grow_admit_any_length() -> None:

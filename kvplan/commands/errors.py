@@ -24,6 +24,7 @@ def run(program: Callable[[Sequence[str] | None], object], arguments: Sequence[s
     (``ValueError``) and what the system refuses (``OSError``) are one sentence on stderr and 2. A reader that
     goes away ends the program in silence (0), and so does Ctrl-C (130). Anything else is a bug and raised.
     """
+    _open_streams()
     try:
         status = program(arguments)
         sys.stdout.flush()
@@ -46,6 +47,13 @@ def run(program: Callable[[Sequence[str] | None], object], arguments: Sequence[s
     return status if isinstance(status, int) else 0
 
 
+def _open_streams() -> None:
+    # Python has None for a stream that the shell closed (kvplan … >&-); what is written there goes nowhere.
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 - open until the end
+
+
 def _say(sentence: str) -> int:
     line = " ".join(sentence.split())
     # A name from outside may hold what would steer the terminal.
@@ -65,7 +73,7 @@ def _command_line(error: Any) -> str:
     value = details()[0]["input"]
     wanted = str(error.message).rstrip(".").split(", unable")[0]
     wanted = wanted.removeprefix("Value error, ").removeprefix("Input ")
-    named = error.param.get_error_hint().strip("'")
+    named = error.param.get_error_hint().replace("'", "")  # '--tokens', '--a' / '--b'
     if wanted.startswith(repr(value)):
         return f"{named}: {wanted}"
     return f"{named} is {value!r}; it {wanted}"

@@ -5,7 +5,6 @@ Imports nothing heavy before the command runs.
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -13,7 +12,7 @@ import typer
 
 from kvplan.commands.errors import FINDING
 from kvplan.commands.options import Format, OutputFormat, deployment_options
-from kvplan.commands.printing import print_text
+from kvplan.commands.printing import print_json, print_text
 
 
 @deployment_options
@@ -45,7 +44,7 @@ def max_request(
 
     result = sizing.max_request(load_deployment(deployment, overrides), tokens, max_new_tokens)
     if format is OutputFormat.json:
-        sys.stdout.write(json_report(result))
+        print_json(json_report(result))
     else:
         print_text(lambda width: max_request_text(result, width))
     return 0 if result.fits else FINDING

@@ -12,6 +12,14 @@ if TYPE_CHECKING:
 WIDEST = 100
 
 
+def print_json(report: str) -> None:
+    """Print ``report``, JSON with a last newline, as UTF-8 whatever the terminal's encoding."""
+    reconfigure = getattr(sys.stdout, "reconfigure", None)
+    if reconfigure is not None:
+        reconfigure(encoding="utf-8")
+    sys.stdout.write(report)
+
+
 def print_text(report: Callable[[int], Text]) -> None:
     """Print what ``report`` makes of a width in columns; in colour on a terminal only."""
     from rich.console import Console

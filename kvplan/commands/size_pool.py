@@ -5,7 +5,6 @@ Imports nothing heavy before the command runs.
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -13,7 +12,7 @@ import typer
 
 from kvplan.commands.errors import FINDING
 from kvplan.commands.options import Format, OutputFormat, deployment_options
-from kvplan.commands.printing import print_text
+from kvplan.commands.printing import print_json, print_text
 
 
 @deployment_options
@@ -49,7 +48,7 @@ def size_pool(
 
     result = sizing.size_pool(load_deployment(deployment, overrides), max_context_len, max_total_tokens)
     if format is OutputFormat.json:
-        sys.stdout.write(json_report(result))
+        print_json(json_report(result))
     else:
         print_text(lambda width: size_pool_text(result, width))
     return 0 if result.verdict in (sizing.Verdict.FITS, sizing.Verdict.NO_POOL) else FINDING

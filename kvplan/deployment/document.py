@@ -35,7 +35,7 @@ def read_document(path: Path) -> dict[str, object]:
     try:
         document = tomllib.loads(text)
     except ValueError as error:  # a TOMLDecodeError, or an integer of thousands of digits
-        raise DeploymentError(_syntax(path, str(error))) from None
+        raise DeploymentError(_syntax(path, text, str(error))) from None
     except RecursionError:
         raise DeploymentError(f"{path} is nested too deep; a deployment is flat") from None
     if not document:
@@ -46,8 +46,10 @@ def read_document(path: Path) -> dict[str, object]:
     return document
 
 
-def _syntax(path: Path, message: str) -> str:
+def _syntax(path: Path, text: str, message: str) -> str:
     place = _PLACE.match(message)
     if place is None:
-        return f"{path}: not TOML: {message}"
+        what, end, _ = message.partition(" (at end of document)")
+        last = f", line {len(text.splitlines())}" if end else ""
+        return f"{path}{last}: not TOML: {what}"
     return f"{path}, line {place['line']}, column {place['column']}: not TOML: {place['what']}"

@@ -22,7 +22,7 @@ class Kind(Enum):
     SWITCH = auto()  # true or false
     CHOICE = auto()  # one of a few names, in any case
     GIB = auto()  # a number of GiB
-    TEXT = auto()  # a string that is not empty
+    TEXT = auto()  # printable characters
 
 
 @dataclass(frozen=True, slots=True)

@@ -105,8 +105,10 @@ def _checked(field: Field, value: object, named: str) -> int | float | str:
                 raise DeploymentError(f"{named} is {shown(value)}; true or false is needed")
             return value
         case Kind.TEXT:
-            if not isinstance(value, str) or not value.strip():
-                raise DeploymentError(f"{named} is {shown(value)}; a string that is not empty is needed")
+            if not isinstance(value, str) or not value.strip() or not value.isprintable():
+                raise DeploymentError(
+                    f"{named} is {shown(value)}; a string of printable characters is needed"
+                )
             return value
         case Kind.CHOICE:
             return _choice(field, value, named)

@@ -51,4 +51,9 @@ def _collect_group(table: object, number: int, origin: Origin) -> GroupValues:
             f"{window.named} is {window.value} but retention is {kept}; a window needs "
             'retention = "SlidingWindow"'
         )
+    if kept == "SlidingWindow" and not window:
+        raise DeploymentError(
+            f"{where.named('sliding_window_tokens')} is missing; {group['retention'].written} = "
+            '"SlidingWindow" needs a window'
+        )
     return group

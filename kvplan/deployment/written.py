@@ -23,6 +23,5 @@ def _value(value: int | float | str) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
-        # A JSON string is a TOML one, but for DEL, which TOML wants escaped.
-        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+        return json.dumps(value, ensure_ascii=False)  # of printable characters it is a TOML string as well
     return repr(value)

@@ -34,15 +34,24 @@ def _requests(result: LongestRequest, width: int) -> list[str]:
         at.append(result.asked)
     columns = [
         Column("One request alone needs", [*(f"  {group.group_id}" for group in groups), "  in all"]),
-        Column("kind", [*(group.kind for group in groups), ""], drop=3),
-        Column("page", [*(f"{group.block_granularity:,} t" for group in groups), ""], right=True, drop=1),
+        Column("kind", [*(group.kind for group in groups), ""], drop=4),
+        Column("page", [*(f"{group.block_granularity:,} t" for group in groups), ""], right=True, drop=2),
         Column(
             "pages/block",
             [*(grouped(group.cache_blocks_per_lcm_block) for group in groups), ""],
             right=True,
-            drop=2,
+            drop=3,
         ),
-        *(Column(f"{grouped(request.tokens)} t", _pages(request), right=True) for request in at),
+        # What one token more needs is said below the RESULT, too.
+        *(
+            Column(
+                f"{grouped(request.tokens)} t",
+                _pages(request),
+                right=True,
+                drop=int(request is result.beyond),
+            )
+            for request in at
+        ),
     ]
     return table(columns, width)
 

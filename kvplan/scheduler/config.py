@@ -6,6 +6,8 @@ from dataclasses import dataclass, field, fields
 from enum import IntEnum
 from typing import ClassVar
 
+from kvplan.scheduler.cache.geometry import ceil_div
+
 
 class CacheRetention(IntEnum):
     """How long a group keeps a token: for the whole request, or while it is inside a window."""
@@ -56,6 +58,12 @@ def _require_int(owner: str, name: str, value: object) -> None:
         raise ValueError(f"{owner}{name} is {value!r}; an integer is needed")
 
 
+def _require_member(owner: str, name: str, value: object, kind: type[IntEnum]) -> None:
+    if not isinstance(value, kind):
+        names = ", ".join(member.name for member in kind)
+        raise ValueError(f"{owner}{name} is {value!r}; a {kind.__name__} is needed ({names})")
+
+
 @dataclass
 class CacheGroupConfig:
     """One cache group: the layers whose pages share a block table.
@@ -97,7 +105,7 @@ class CacheGroupConfig:
         """Pages right below a boundary that a hit there needs (§3, §6); 0 for a full group."""
         if self.kind == GroupKind.FULL:
             return 0
-        return -(-(self.window - 1) // self.block_granularity)
+        return ceil_div(self.window - 1, self.block_granularity)
 
     def validate(self) -> None:
         """Raise ``ValueError`` naming the group and field if the group is invalid by itself (§2)."""
@@ -121,6 +129,11 @@ class CacheGroupConfig:
                 f"{where}shard_count is {self.shard_count}; it must divide cache_blocks_per_lcm_block "
                 f"({self.cache_blocks_per_lcm_block})"
             )
+        _require_member(where, "retention", self.retention, CacheRetention)
+        _require_member(where, "family", self.family, CacheGroupFamily)
+        _require_member(where, "transfer_policy", self.transfer_policy, CacheTransferPolicy)
+        if self.sliding_window_tokens is not None:
+            _require_int(where, "sliding_window_tokens", self.sliding_window_tokens)
         windowed = self.retention == CacheRetention.SlidingWindow
         if windowed and (self.sliding_window_tokens is None or self.sliding_window_tokens <= 0):
             raise ValueError(
@@ -193,12 +206,14 @@ class SchedulerConfig:
         self._at_least("max_batch_size", 0)
         self._at_least("decode_input_tokens", 0)
         self._at_least("max_scheduled_tokens", 1)
+        _require_int("", "overlap_schedule_depth", self.overlap_schedule_depth)
         if self.overlap_schedule_depth not in (0, 1):
             raise ValueError(f"overlap_schedule_depth is {self.overlap_schedule_depth}; 0 or 1 is needed")
         if self.overlap_schedule_depth and not self.decode_input_tokens:
             raise ValueError(
                 "decode_input_tokens is 0; overlap_schedule_depth 1 needs at least 1 decode_input_tokens"
             )
+        _require_member("", "role", self.role, Role)
         for group in self.cache_groups:
             self._validate_group(group)
         self._validate_replay()
@@ -206,6 +221,8 @@ class SchedulerConfig:
     def validate(self) -> None:
         """Raise ``ValueError`` naming the field if no scheduler can be made of this (§2)."""
         self.validate_capacity_inputs()
+        for name in ("num_device_pages", "num_host_pages"):
+            _require_int("", name, getattr(self, name))
         if self.num_device_pages <= 1:
             raise ValueError(
                 f"num_device_pages is {self.num_device_pages}; at least 2 are needed (page 0 is the null page)"

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from kvplan.scheduler import SchedulerConfig
+from kvplan.scheduler.cache.geometry import ceil_div
 from kvplan.scheduler.config import GroupKind
 from kvplan.sizing.need import batch_need
 from kvplan.sizing.wish import Wish
@@ -36,7 +37,7 @@ def group_costs(config: SchedulerConfig, wish: Wish) -> tuple[GroupCost, ...]:
     ).pages
     costs = []
     for index, group in enumerate(config.cache_groups):
-        dense = -(-wish.total_tokens // group.block_granularity) + wish.max_batch_size * alone[index]
+        dense = ceil_div(wish.total_tokens, group.block_granularity) + wish.max_batch_size * alone[index]
         windowed_on_d = group.kind == GroupKind.SLIDING and config.role == SchedulerConfig.Role.D
         if group.kind == GroupKind.FULL or (windowed_on_d and pages[index] == dense):
             costs.append(GroupCost(alone[index], float(Fraction(1, group.block_granularity)), 0))

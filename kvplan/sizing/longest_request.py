@@ -104,18 +104,22 @@ def max_request(deployment: Deployment, tokens: int | None = None, max_new_token
         beyond=beyond,
         grows=_growing(longest, beyond) if beyond else (),
         asked=asked,
-        alternatives=_alternatives(deployment, longest, beyond, asked),
+        alternatives=_alternatives(deployment, longest, beyond, asked, generation),
     )
 
 
 def _alternatives(
-    deployment: Deployment, longest: RequestFit, beyond: RequestFit | None, asked: RequestFit | None
+    deployment: Deployment,
+    longest: RequestFit,
+    beyond: RequestFit | None,
+    asked: RequestFit | None,
+    generation: int,
 ) -> tuple[Alternative, ...]:
     if asked is None or asked.fits:
         return ()
     larger = larger_pool(deployment, asked.needed_blocks)
     pools = () if larger is None else (larger,)
-    if beyond is None or not longest.tokens:
+    if beyond is None or longest.tokens <= generation:  # shorter ones are no requests: they have no prompt
         return pools
     usable = deployment.usable_blocks or 0
     shorter = Alternative(

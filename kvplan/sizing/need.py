@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from kvplan.scheduler import CapacityModel, SchedulerConfig
+from kvplan.scheduler.cache.geometry import ceil_div
 from kvplan.sizing.wish import Wish
 
 
@@ -37,4 +38,4 @@ def single_need(config: SchedulerConfig, tokens: int) -> Need:
 
 def _need(config: SchedulerConfig, pages: list[int]) -> Need:
     packing = [group.cache_blocks_per_lcm_block for group in config.cache_groups]
-    return Need(tuple(pages), tuple(-(-count // k) for count, k in zip(pages, packing, strict=True)))
+    return Need(tuple(pages), tuple(ceil_div(count, k) for count, k in zip(pages, packing, strict=True)))

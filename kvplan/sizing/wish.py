@@ -46,6 +46,12 @@ class Wish:
                 f"max_total_tokens is {total}, below max_context_len ({self.max_context_len}); one request "
                 "would already hold more tokens than all together"
             )
+        most = self.max_batch_size * MAX_TOKENS
+        if total is not None and total > most:
+            raise ValueError(
+                f"max_total_tokens is {total}; at most {most} is possible ({self.max_batch_size} requests of "
+                f"{MAX_TOKENS})"
+            )
 
     def with_batch(self, requests: int) -> Wish:
         """The same requests, ``requests`` of them; a given total is lowered to what they can hold."""

@@ -23,7 +23,9 @@ def program(body: Callable[[], None]) -> App:
 
     @app.command("do")
     def do(
-        count: Annotated[int, typer.Option("--count", min=1)] = 1, format: Format = OutputFormat.text
+        count: Annotated[int, typer.Option("--count", min=1)] = 1,
+        length: Annotated[int, typer.Option("--length", "--len")] = 1,
+        format: Format = OutputFormat.text,
     ) -> None:
         body()
 
@@ -81,6 +83,7 @@ def test_what_the_system_refuses_names_the_file(capsys: pytest.CaptureFixture[st
         (("do", "--zzzz"), "No such option: --zzzz"),
         (("do", "--count", "x"), "--count is 'x'; it should be a valid integer"),
         (("do", "--count", "0"), "--count is '0'; it should be greater than or equal to 1"),
+        (("do", "--len", "4k"), "--length / --len is '4k'; it should be a valid integer"),
         (("do", "--format", "xml"), "--format: 'xml' is not one of 'text', 'json'"),
         (("do", "--count"), "Option '--count' requires an argument"),
         (("ohter",), "No such command 'ohter'. Did you mean 'other'?"),
@@ -120,6 +123,17 @@ def test_a_reader_that_leaves_ends_the_program_in_silence(program: str) -> None:
         process.stdout.close()
         assert process.stderr.read() == ""
     assert process.returncode == 0
+
+
+def test_streams_that_the_shell_closed_swallow_what_is_written() -> None:
+    code = (
+        "import sys; from kvplan.commands import errors\n"
+        "def program(arguments):\n"
+        "    sys.stdout.write('x'); sys.stderr.write('y'); raise ValueError('wrong')\n"
+        "sys.exit(errors.run(program))\n"
+    )
+    done = subprocess.run(["bash", "-c", '"$0" -c "$1" >&- 2>&-', sys.executable, code])
+    assert done.returncode == 2
 
 
 def test_output_that_cannot_be_written_is_told() -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -104,6 +107,30 @@ def test_the_report_keeps_to_80_columns(
     monkeypatch.setenv("COLUMNS", "80")
     max_request("-d", dense, "--pool-blocks", "1478", "--tokens", "29000")
     assert max(len(line) for line in capsys.readouterr().out.splitlines()) <= 80
+
+
+def test_80_columns_lose_the_length_just_beyond_before_the_one_asked_about(
+    dense: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    long = tmp_path / "long.toml"
+    long.write_text(Path(dense).read_text().replace('"kv"', f'"{"attention_" * 3}"'), encoding="utf-8")
+    max_request("-d", str(long), "--pool-blocks", "1000000", "--tokens", "29000000")
+    out = capsys.readouterr().out
+    header = next(line for line in out.splitlines() if line.startswith("One request alone needs"))
+    assert header.split()[4:] == ["16,000,000", "t", "29,000,000", "t"]
+    assert max(len(line) for line in out.splitlines()) <= 80
+
+
+def test_json_is_utf_8_whatever_the_terminal(dense: str) -> None:
+    command = [sys.executable, "-m", "kvplan.cli", "size-pool", "-d", dense, "--max-context-len", "64"]
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run([*command, "--format", "json"], capture_output=True, env=environment)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert "×" in json.loads(done.stdout.decode("utf-8"))["groups"][0]["basis"]
+    text = subprocess.run(command, capture_output=True, env=environment)
+    assert text.stdout.isascii()
+    assert b"batch ? context" in text.stdout
 
 
 @pytest.mark.parametrize(

@@ -61,6 +61,18 @@ def concurrent(group: CacheGroupConfig, total: int, context: int, **fields: Any)
     return CapacityModel(config(group, **fields)).concurrent_group_pages(total, context)[0]
 
 
+def test_a_model_is_of_the_configuration_as_it_was() -> None:
+    cfg = config(full(), sliding(128))
+    model = CapacityModel(cfg)
+    cfg.cache_groups[0].block_granularity = 32
+    cfg.cache_groups[1].sliding_window_tokens = 8192
+    cfg.cache_groups.append(state())
+    cfg.max_batch_size = 1
+    same = CapacityModel(config(full(), sliding(128)))
+    assert model.concurrent_group_pages(4096, 256) == same.concurrent_group_pages(4096, 256)
+    assert model.single_request_group_pages(20_000) == same.single_request_group_pages(20_000)
+
+
 # --- one request ------------------------------------------------------------------------------------
 
 

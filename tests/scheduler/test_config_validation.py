@@ -150,6 +150,38 @@ def test_only_integers_are_counts(name: str, value: object) -> None:
         CapacityModel(config(**{name: value}))
 
 
+@pytest.mark.parametrize("value", [True, 1.0, None])
+def test_an_overlap_depth_is_an_integer(value: object) -> None:
+    with pytest.raises(ValueError, match=f"overlap_schedule_depth is {re.escape(repr(value))}; an integer"):
+        CapacityModel(config(overlap_schedule_depth=value))
+
+
+@pytest.mark.parametrize("value", [0, 1, 2, "D", None])
+def test_a_role_is_one_of_the_three(value: object) -> None:
+    with pytest.raises(ValueError, match=re.escape(f"role is {value!r}; a Role is needed (P, D, Fused)")):
+        CapacityModel(config(role=value))
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("retention", "CacheRetention"),
+        ("family", "CacheGroupFamily"),
+        ("transfer_policy", "CacheTransferPolicy"),
+    ],
+)
+@pytest.mark.parametrize("value", [0, 1, "State", None])
+def test_a_groups_kind_is_said_by_its_enums(name: str, kind: str, value: object) -> None:
+    with pytest.raises(ValueError, match=f"'kv': {name} is {value!r}; a {kind} is needed"):
+        CapacityModel(config(group(**{name: value})))
+
+
+@pytest.mark.parametrize("value", ["128", 128.0, True])
+def test_a_window_is_an_integer(value: object) -> None:
+    with pytest.raises(ValueError, match=f"'kv': sliding_window_tokens is {value!r}; an integer"):
+        CapacityModel(config(group(**SLIDING | {"sliding_window_tokens": value})))
+
+
 # --- what a scheduler needs besides ------------------------------------------------------------------
 
 
@@ -158,6 +190,13 @@ def test_a_scheduler_needs_a_page_beside_the_null_one(pages: int) -> None:
     with pytest.raises(ValueError, match=f"num_device_pages is {pages}"):
         Scheduler(config(num_device_pages=pages))
     CapacityModel(config(num_device_pages=pages))  # the capacity model does not read it
+
+
+@pytest.mark.parametrize("name", ["num_device_pages", "num_host_pages"])
+@pytest.mark.parametrize("value", ["9", 9.0, None, True])
+def test_pools_are_counted_in_integers(name: str, value: object) -> None:
+    with pytest.raises(ValueError, match=f"{name} is {re.escape(repr(value))}; an integer"):
+        Scheduler(config(**{name: value}))
 
 
 def test_a_scheduler_needs_pages_in_every_group() -> None:
