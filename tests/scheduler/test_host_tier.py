@@ -2,7 +2,7 @@
 
 import pytest
 from support.engine import Engine, has, hits, load_back, page_table, tokens, write_back
-from support.groups import config, full, sliding, state
+from support.groups import config, full, replay, sliding, state
 
 from kvplan.scheduler import Cache, ExecutionPlan, ForwardEvent
 
@@ -270,3 +270,17 @@ def test_without_storage_the_end_of_a_load_publishes_nothing_whether_it_failed_o
     assert engine.state("b") == "Retracted"
     assert (engine.scheduler.available_lcm_blocks(), engine.scheduler.empty_lcm_blocks()) == (8, 6)
     assert hits(engine.plan()) == {"b": 8}
+
+
+def test_a_replayable_group_needs_no_pages_for_what_is_loaded() -> None:
+    """Six blocks: two loaded pages and one to grow in the full group, two of the replay window: five."""
+    engine = Engine(config(full(), replay(4), pages=6, host=16, chunk=8))
+    engine.run("a", tokens(9, shared=9))
+    for plan in engine.steps(2):
+        engine.ack(plan)
+    assert engine.scheduler.clear_l1_cache()
+    engine.submit("b", tokens(9, seed=1, shared=8))
+    plan = engine.step()
+    assert hits(plan) == {"b": 8}
+    assert load_back(plan).group_ids == [[0, 0]]
+    assert [bool(page) for page in page_table(plan, "b", "replay")] == [False, True, True]

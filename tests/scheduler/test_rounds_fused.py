@@ -5,7 +5,7 @@ Pages are of 4 tokens, one a block, unless told otherwise.
 
 import pytest
 from support.engine import Engine, hits, inputs, page_table, tokens
-from support.groups import config, full, sliding, state
+from support.groups import config, full, replay, sliding, state
 
 from kvplan.scheduler import ForwardEvent
 
@@ -392,3 +392,22 @@ def test_a_window_s_page_at_a_prompt_s_end_outlives_one_that_decoding_filled() -
     engine.abort("d")
     engine.submit("e", tokens(6, seed=3, shared=5))
     assert hits(engine.step()) == {"e": 4}
+
+
+def test_inputs_are_the_chunk_s_tokens_and_shifted_ones_run_out_with_the_prompt() -> None:
+    engine = Engine(config(chunk=4))
+    engine.submit("a", [11, 12, 13, 14, 15, 16])
+    first, second = (plan.forward[0] for plan in engine.steps(2))
+    assert (first.input_ids, first.shifted_input_ids) == ([11, 12, 13, 14], [12, 13, 14, 15])
+    assert (second.input_ids, second.shifted_input_ids) == ([15, 16], [16, -1])
+
+
+def test_a_replayed_window_is_fed_again_ahead_of_the_new_tokens() -> None:
+    engine = Engine(config(full(), replay(6), chunk=16, pages=64))
+    prompt = tokens(14, shared=14)
+    engine.run("a", prompt)
+    engine.submit("b", prompt)
+    (batch,) = engine.step().forward
+    assert (batch.extend_prefix_lens, batch.extend_replay_lens, batch.input_lengths) == ([6], [6], [8])
+    assert batch.input_ids == prompt[6:]
+    assert batch.shifted_input_ids == [*prompt[7:], -1]
