@@ -10,11 +10,11 @@ from kvplan.scheduler import (
     Cache,
     ExecutionEvent,
     ExecutionPlan,
-    Forward,
     ForwardEvent,
     RequestSpec,
     Scheduler,
 )
+from kvplan.scheduler.plan import Batch
 from support.record import Record, counters, extras_record, plan_record, shrunk
 from support.scenario import TIMING, Scenario, config_of, prompt_tokens, sampled_token
 
@@ -141,11 +141,11 @@ class Run:
                     done = Cache.LoadBackDoneEvent(op_id, op_id not in lost)
                     self.head[round_index + self.timing["load_back"]].append(done)
 
-    def remote(self, round_index: int, kind: str, batch: Forward.Batch) -> None:
+    def remote(self, round_index: int, kind: str, batch: Batch) -> None:
         due = self.tail[round_index + self.timing[kind]]
         due += [RemoteDone(rid, kind == "remote_prefill") for rid in batch.request_ids]
 
-    def steps_of(self, batch: Forward.Batch) -> list[Step]:
+    def steps_of(self, batch: Batch) -> list[Step]:
         steps = []
         extends = batch.num_extends()
         for at, rid in enumerate(batch.request_ids):

@@ -8,12 +8,12 @@ from kvplan.scheduler import (
     Cache,
     ExecutionEvent,
     ExecutionPlan,
-    Forward,
     ForwardEvent,
     RequestSpec,
     Scheduler,
     SchedulerConfig,
 )
+from kvplan.scheduler.plan import Batch
 
 
 def tokens(count: int, seed: int = 0, shared: int = 0) -> list[int]:
@@ -111,7 +111,7 @@ def inputs(plan: ExecutionPlan) -> dict[str, int]:
     }
 
 
-def table(batch: Forward.Batch, rid: str, group: str = "full") -> list[int]:
+def table(batch: Batch, rid: str, group: str = "full") -> list[int]:
     """One request's block table in a batch, without its padding."""
     row = batch.block_tables[group][batch.request_ids.index(rid)]
     return [page for page in row if page >= 0]

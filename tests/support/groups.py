@@ -16,21 +16,22 @@ Groups = list[CacheGroupConfig]
 
 def full(granularity: int = 4, packing: int = 1, **fields: Any) -> CacheGroupConfig:
     """A full-history group, called ``full`` unless named."""
-    fields = {"group_id": "full", "total_pages": 1} | fields
+    settings: dict[str, Any] = {"group_id": "full", "total_pages": 1} | fields
     return CacheGroupConfig(
         block_granularity=granularity,
         cache_blocks_per_lcm_block=packing,
         transfer_policy=CacheTransferPolicy.FullSuffix,
-        **fields,
+        **settings,
     )
 
 
 def sliding(window: int, granularity: int = 4, packing: int = 1, **fields: Any) -> CacheGroupConfig:
     """A sliding group."""
+    settings: dict[str, Any] = {"group_id": "sliding"} | fields
     return full(
         granularity,
         packing,
-        **{"group_id": "sliding"} | fields,
+        **settings,
         retention=CacheRetention.SlidingWindow,
         sliding_window_tokens=window,
     )
@@ -54,7 +55,7 @@ def config(*groups: CacheGroupConfig, pages: int = 16, chunk: int = 64, **fields
     ``host`` is in usable blocks.
     """
     host = fields.pop("host", 0)
-    settings = {
+    settings: dict[str, Any] = {
         "prefix_granularity": 4,
         "num_device_pages": pages + 1,
         "num_host_pages": host + 1 if host else 0,

@@ -5,7 +5,8 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-from kvplan.scheduler import Cache, ExecutionPlan, Forward, KVEvent, Scheduler
+from kvplan.scheduler import Cache, ExecutionPlan, KVEvent, Scheduler
+from kvplan.scheduler.plan import Batch
 
 Record = dict[str, Any]
 
@@ -15,7 +16,7 @@ def digest(values: Iterable[Any]) -> str:
     return hashlib.sha256(json.dumps(list(values)).encode()).hexdigest()[:12]
 
 
-def batch_record(batch: Forward.Batch) -> Record:
+def batch_record(batch: Batch) -> Record:
     """One batch."""
     return {
         "requests": list(batch.request_ids),
@@ -32,7 +33,7 @@ def batch_record(batch: Forward.Batch) -> Record:
     }
 
 
-def tables_of(batch: Forward.Batch) -> dict[str, list[list[int]]]:
+def tables_of(batch: Batch) -> dict[str, list[list[int]]]:
     """A batch's block tables without their padding."""
     return {
         group: [[page for page in row if page >= 0] for row in rows]
