@@ -7,7 +7,7 @@ from rich.text import Text
 
 from kvplan.reports.columns import Column, folded, table
 from kvplan.reports.replay_units import counted, digits, grouped, percent
-from kvplan.reports.sizing_units import blocks, share, size, tried
+from kvplan.reports.sizing_units import blocks, numbers_grouped, share, size, tried
 from kvplan.sizing import Alternative, GroupSize, PoolFit, PoolSize, Verdict
 
 STYLES = {"RESULT": "bold", "try": "cyan"}
@@ -91,7 +91,8 @@ def _wanted(result: PoolSize, width: int) -> list[str]:
     if result.bytes_per_block is not None:
         sizes = [*(group.bytes for group in groups), result.needed_bytes]
         columns.append(Column("", [size(count) for count in sizes], right=True, drop=1))
-    columns.append(Column("", [*(group.basis for group in groups), "exact: the engine's own demand"], drop=2))
+    bases = [*(numbers_grouped(group.basis) for group in groups), "exact: the engine's own demand"]
+    columns.append(Column("", bases, drop=2))
     return [*lines, *table(columns, width, header=False)]
 
 

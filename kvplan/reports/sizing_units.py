@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from kvplan.reports.replay_units import counted, grouped
@@ -18,6 +19,11 @@ def size(count: int | None) -> str:
     while value >= 1024 and unit < len(UNITS) - 1:
         value, unit = value / 1024, unit + 1
     return f"{count:,} B" if unit == 0 else f"{value:,.2f} {UNITS[unit]}"
+
+
+def numbers_grouped(text: str) -> str:
+    """Return a text with the thousands of its numbers grouped: "131072 / 64" is "131,072 / 64"."""
+    return re.sub(r"\d+", lambda number: grouped(int(number[0])), text)
 
 
 def blocks(count: int) -> str:

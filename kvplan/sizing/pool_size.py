@@ -176,13 +176,13 @@ def _group_sizes(deployment: Deployment, wish: Wish, need: Need, single: Need) -
 
 
 def _basis(group: CacheGroupConfig, cost: GroupCost, wish: Wish) -> str:
-    fixed = f"{wish.max_batch_size:,} × {cost.fixed_pages_per_request:,}"
+    fixed = f"{wish.max_batch_size} × {cost.fixed_pages_per_request}"
     if cost.pages_per_token:
-        return f"{wish.total_tokens:,} / {group.block_granularity} + {fixed} open"
+        return f"{wish.total_tokens} / {group.block_granularity} + {fixed} open"
     if group.kind == GroupKind.STATE:
         return f"{fixed} at the worst moment"
     window = f"{fixed} of window"
-    return f"{window} + {cost.once_pages:,} for a chunk" if cost.once_pages else window
+    return f"{window} + {cost.once_pages} for a chunk" if cost.once_pages else window
 
 
 def _pool_fit(deployment: Deployment, pool: Pool, wish: Wish, need: Need, single: Need) -> PoolFit:

@@ -82,6 +82,7 @@ def test_s1_in_json(s1: str, capsys: pytest.CaptureFixture[str]) -> None:
         "pages_per_token": 1 / 64,
         "once_pages": 0,
     }
+    assert result["groups"][0]["basis"] == "65536 / 64 + 16 × 2 open"
     assert (result["verdict"], result["needed_blocks"], result["pool"]) == ("no_pool", 217, None)
     assert result["needed_bytes"] == 217 * 9_437_184
 
