@@ -9,7 +9,9 @@ import typer
 
 from kvplan import __version__
 from kvplan.commands import errors
+from kvplan.commands.check_plan import check_plan
 from kvplan.commands.max_request import max_request
+from kvplan.commands.measure_device import measure_device
 from kvplan.commands.replay_trace import replay_trace
 from kvplan.commands.size_pool import size_pool
 
@@ -25,6 +27,8 @@ app = typer.Typer(
 app.command("size-pool", short_help="The pool that a batch needs; what a pool holds.")(size_pool)
 app.command("max-request", short_help="The longest request that a pool admits.")(max_request)
 app.command("replay-trace", short_help="A trace through the engine's scheduler.")(replay_trace)
+app.command("check-plan", short_help="Carry plans out on real memory; prove them safe.")(check_plan)
+app.command("measure-device", short_help="What zeroing and transfers cost on a device.")(measure_device)
 
 
 def _version(asked: bool) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from kvplan.backends.accesses import Groups, Job
 from kvplan.backends.arena import Arena
 from kvplan.backends.forward import Forward
-from kvplan.backends.layout import GroupSpec, Layout, group_specs
+from kvplan.backends.layout import WORD, GroupSpec, Layout, group_specs
 from kvplan.backends.ledger import Counts, Ledger
 from kvplan.backends.passes import Passes
 from kvplan.backends.peers import Peers
@@ -35,6 +35,19 @@ class Memory:
     ) -> Memory:
         """The memory of a configuration whose groups have ``page_bytes`` each, rows ``scale_down`` smaller."""
         return Memory([spec.scaled(scale_down) for spec in group_specs(config, page_bytes)])
+
+
+def fitting_scale(config: SchedulerConfig, page_bytes: Mapping[str, int | None], limit_bytes: int) -> int:
+    """The smallest power of two by which rows have to shrink for both arenas to take ``limit_bytes`` at most,
+    or by which they are as small as they get."""
+    blocks = config.num_device_pages - 1 + (config.num_host_pages - 1 if config.has_host_cache else 0)
+    scale = 1
+    while True:
+        groups = Memory.of(config, page_bytes, scale).groups
+        small = all(field.row_bytes == WORD for group in groups for field in group.fields)
+        if small or Layout(groups, blocks).bytes <= limit_bytes:
+            return scale
+        scale *= 2
 
 
 class Backend:

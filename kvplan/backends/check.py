@@ -1,0 +1,160 @@
+"""A trace replayed with every plan carried out: are the plans safe?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from kvplan.backends.allocator import AllocatorReport, allocator_report
+from kvplan.backends.backend import Backend, Memory
+from kvplan.backends.carried import CarriedScheduler
+from kvplan.backends.errors import Violation
+from kvplan.backends.ledger import Counts
+from kvplan.backends.torch_module import device_named, device_title
+from kvplan.backends.workload_script import WorkloadScript
+from kvplan.replay.accept import AcceptLengths
+from kvplan.replay.arrivals import Arrivals
+from kvplan.replay.disaggregated import disaggregate
+from kvplan.replay.engine import Engine
+from kvplan.replay.play import play
+from kvplan.replay.step_time import StepTime
+from kvplan.replay.workload import Workload
+from kvplan.scheduler import SchedulerConfig
+
+
+@dataclass(frozen=True, slots=True)
+class CheckResult:
+    """What carrying a trace out came to. ``violation`` is None where every read found its own.
+
+    ``before`` and ``after`` are the allocator before the arena was made and at the end; ``arena_bytes`` and
+    ``host_bytes`` are what the plan promised to take.
+    """
+
+    device: str
+    role: str
+    ending: str
+    violation: Violation | None
+    counts: Counts
+    requests: int
+    finished: int
+    refused: int
+    scale_down: int
+    device_blocks: int
+    arena_bytes: int
+    host_bytes: int
+    before: AllocatorReport
+    after: AllocatorReport
+
+    @property
+    def safe(self) -> bool:
+        """Whether no plan was found to be unsafe."""
+        return self.violation is None
+
+
+def check_plan(
+    workload: Workload,
+    config: SchedulerConfig,
+    accept: AcceptLengths,
+    *,
+    memory: Memory | None = None,
+    scale_down: int = 1,
+    device: str = "cpu",
+    copy_delay: int | None = None,
+    concurrency: int | None = None,
+    max_rounds: int | None = None,
+) -> CheckResult:
+    """Replay a workload on one engine of the configuration's role and carry out every plan.
+
+    On roles P and D the peer is played. ``copy_delay`` as for ``Backend``: by default copies happen as late as
+    they may. Raises ``ValueError`` for a bad configuration and ``BackendError`` without torch or the device.
+    """
+    config.validate()
+    where = device_named(device)
+    before = allocator_report(where)
+    script = WorkloadScript(workload, accept)
+    backend = Backend(config, script, device=device, memory=memory, copy_delay=copy_delay)
+    scheduler = CarriedScheduler(config, backend)
+    playing = _fused if config.role is SchedulerConfig.Role.Fused else _one_role
+    run = playing(workload, config, accept, scheduler, concurrency, max_rounds)
+    violation: Violation | None = None
+    ending = "violation"
+    try:
+        ending = run.play()
+    except Violation as error:
+        violation = error
+    finished, refused = run.ended()
+    return CheckResult(
+        device_title(where),
+        config.role.name,
+        ending,
+        violation,
+        backend.counts,
+        len(workload),
+        finished,
+        refused,
+        scale_down,
+        config.num_device_pages - 1,
+        backend.arena.layout.bytes,
+        backend.host.layout.bytes if backend.host is not None else 0,
+        before,
+        allocator_report(where),
+    )
+
+
+@dataclass(slots=True)
+class _Play:
+    """A replay that is ready: ``play`` says how it ended, ``ended`` counts requests finished and refused."""
+
+    play: Callable[[], str]
+    ended: Callable[[], tuple[int, int]]
+
+
+def _fused(
+    workload: Workload,
+    config: SchedulerConfig,
+    accept: AcceptLengths,
+    scheduler: CarriedScheduler,
+    concurrency: int | None,
+    max_rounds: int | None,
+) -> _Play:
+    engine = Engine(
+        scheduler=scheduler,
+        workload=workload,
+        step_time=StepTime(),
+        accept=accept,
+        decode_width=config.decode_input_tokens,
+        overlap=config.overlap_schedule_depth,
+    )
+
+    def run() -> str:
+        ending, _ = play(engine, Arrivals(workload, concurrency), max_rounds=max_rounds)
+        return str(ending)
+
+    return _Play(run, lambda: (len(engine.finished), len(engine.refused)))
+
+
+def _one_role(
+    workload: Workload,
+    config: SchedulerConfig,
+    accept: AcceptLengths,
+    scheduler: CarriedScheduler,
+    concurrency: int | None,
+    max_rounds: int | None,
+) -> _Play:
+    prefill = config.role is SchedulerConfig.Role.P
+    replay = disaggregate(
+        workload,
+        config,
+        prefill_workers=int(prefill),
+        decode_workers=int(not prefill),
+        accept=accept,
+        concurrency=concurrency,
+        max_rounds=max_rounds,
+    )
+    replay.workers[0].scheduler = scheduler  # the same configuration, and the plans are carried out
+
+    def run() -> str:
+        replay.play()
+        return replay.ending
+
+    return _Play(run, lambda: (len(replay.finished), len(replay.refused)))

@@ -1,0 +1,34 @@
+"""How many LCM blocks a device really gives, against what a deployment counts on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kvplan.backends.allocator import AllocatorReport, allocator_report, find_max_blocks
+from kvplan.backends.torch_module import device_named, device_title
+
+
+@dataclass(frozen=True, slots=True)
+class BlocksFit:
+    """``found`` blocks of ``block_bytes`` fit in one allocation beside ``reserve_bytes``; the deployment counts
+    on ``promised`` (``None``: it gives no pool)."""
+
+    device: str
+    block_bytes: int
+    reserve_bytes: int
+    found: int
+    promised: int | None
+    before: AllocatorReport
+
+    @property
+    def fits(self) -> bool:
+        """Whether what the deployment counts on is there."""
+        return self.promised is None or self.promised <= self.found
+
+
+def blocks_fit(device: str, block_bytes: int, promised: int | None, reserve_bytes: int = 0) -> BlocksFit:
+    """Find by allocation how many blocks fit. Raises ``BackendError`` without torch or the device."""
+    where = device_named(device)
+    before = allocator_report(where)
+    found = find_max_blocks(block_bytes, where, reserve_bytes)
+    return BlocksFit(device_title(where), block_bytes, reserve_bytes, found, promised, before)
