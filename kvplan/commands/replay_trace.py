@@ -16,15 +16,18 @@ import typer
 
 from kvplan.commands.errors import FINDING, INTERRUPTED
 from kvplan.commands.options import Format, OutputFormat, deployment_options
-from kvplan.commands.printing import print_text
+from kvplan.commands.printing import print_json, print_text
 
 if TYPE_CHECKING:
+    from kvplan.deployment import Deployment
     from kvplan.replay.play import Progress
     from kvplan.replay.run import Run
     from kvplan.replay.step_time import StepTime
 
 TRACE = "The trace"
 ARRIVALS = "Arrivals and outputs"
+TIERS = "Host and storage tiers"
+WORKERS = "Prefill and decode workers"
 TIME = "Step time (assumptions, in seconds, or with a unit: 10ms, 35us)"
 
 
@@ -134,6 +137,64 @@ def replay_trace(
             metavar="TIME",
         ),
     ] = None,
+    write_back_gbps: Annotated[
+        float | None,
+        _option("--write-back-gbps", help="Bandwidth to the host, in GB/s; else unlimited.", panel=TIERS),
+    ] = None,
+    load_back_gbps: Annotated[
+        float | None,
+        _option("--load-back-gbps", help="Bandwidth from the host, in GB/s; else unlimited.", panel=TIERS),
+    ] = None,
+    write_back_latency: Annotated[
+        str | None,
+        _option("--write-back-latency", help="Time of a store besides. [0]", panel=TIERS, metavar="TIME"),
+    ] = None,
+    load_back_latency: Annotated[
+        str | None,
+        _option("--load-back-latency", help="Time of a load-back besides. [0]", panel=TIERS, metavar="TIME"),
+    ] = None,
+    storage: Annotated[
+        float | None,
+        _option("--storage", help="Share of the prompts that storage holds at the start.", panel=TIERS),
+    ] = None,
+    storage_failure_rate: Annotated[
+        float, _option("--storage-failure-rate", help="Share of storage's loads that fail.", panel=TIERS)
+    ] = 0.0,
+    force_retract_every: Annotated[
+        int | None,
+        _option("--force-retract-every", help="Retract a running request every N rounds.", panel=TIERS),
+    ] = None,
+    prefill_workers: Annotated[
+        int | None,
+        _option(
+            "--prefill-workers",
+            help="Replay through N prefill workers; 0: prompts come ready.",
+            panel=WORKERS,
+        ),
+    ] = None,
+    decode_workers: Annotated[
+        int | None,
+        _option(
+            "--decode-workers", help="and N decode workers; 0: there is always room for pages.", panel=WORKERS
+        ),
+    ] = None,
+    routing: Annotated[
+        str | None,
+        _option(
+            "--routing",
+            help="Who gets a request. [round-robin]",
+            panel=WORKERS,
+            metavar="round-robin|least-loaded",
+        ),
+    ] = None,
+    transfer_gbps: Annotated[
+        float | None,
+        _option("--transfer-gbps", help="Bandwidth into each decode worker, in GB/s.", panel=WORKERS),
+    ] = None,
+    transfer_latency: Annotated[
+        str | None,
+        _option("--transfer-latency", help="Time of a hand-off besides. [0]", panel=WORKERS, metavar="TIME"),
+    ] = None,
     max_rounds: Annotated[
         int | None, typer.Option("--max-rounds", help="Stop after this many rounds, with exit status 1.")
     ] = None,
@@ -161,9 +222,11 @@ def replay_trace(
     Exit status 0: every request that fits has finished; 1: a stall, a livelock or the limit of rounds; 2:
     wrong input.
     """
+    from kvplan.commands.workers import TierFlags, WorkerFlags, disaggregated
     from kvplan.replay.accept import parse_accept
     from kvplan.replay.replay import replay
     from kvplan.replay.step_time import unit_rounds
+    from kvplan.replay.storage import Storage
     from kvplan.replay.store import check_output, write_run
     from kvplan.replay.workload import parse_budget
     from kvplan.traces import read_trace
@@ -183,7 +246,16 @@ def replay_trace(
         raise ValueError(f"--rounds and {next(iter(given))} are given; one of them is expected")
     step_time = unit_rounds() if rounds else _step_time(given)
     budget = parse_budget(max_new_tokens)
-    config = _config(deployment, overrides)
+    loaded = _deployment(deployment, overrides)
+    config = loaded.config
+    tiers = TierFlags(write_back_gbps, load_back_gbps, write_back_latency, load_back_latency)
+    transfer_times = tiers.transfer_times(loaded)
+    peers = WorkerFlags(prefill_workers, decode_workers, routing, transfer_gbps, transfer_latency)
+    counts = peers.workers(config.role)
+    if counts is not None:
+        for flag, given_one in {"--output": output, "--storage": storage, "--check": None}.items():
+            if given_one is not None:
+                raise ValueError(f"{flag} is given; it goes with a replay on one fused engine")
     accept = parse_accept(accept_length, config.decode_input_tokens, seed)
     requests = read_trace(
         trace,
@@ -196,6 +268,23 @@ def replay_trace(
         limit=limit,
         start=start,
     )
+    if counts is not None:
+        return disaggregated(
+            requests,
+            loaded,
+            counts,
+            peers,
+            budget=budget,
+            step_time=step_time,
+            accept=accept,
+            transfer_times=transfer_times,
+            speed=speed,
+            concurrency=concurrency,
+            max_rounds=max_rounds,
+            force_retract_every=force_retract_every,
+            check=check,
+            format=format,
+        )
     with _progress_bar(len(requests)) as progress, _ctrl_c() as stop:
         run = replay(
             requests,
@@ -208,6 +297,11 @@ def replay_trace(
             concurrency=concurrency,
             max_rounds=max_rounds,
             seed=seed,
+            transfer_times=transfer_times,
+            storage=None
+            if storage is None and not storage_failure_rate
+            else Storage(storage or 0.0, storage_failure_rate, seed),
+            force_retract_every=force_retract_every,
             progress=progress,
             stop=stop,
             check=check,
@@ -220,7 +314,7 @@ def replay_trace(
     return _status(run)
 
 
-def _config(deployment: Path | None, overrides: dict[str, object]) -> Any:
+def _deployment(deployment: Path | None, overrides: dict[str, object]) -> Deployment:
     from kvplan.deployment import load_deployment
 
     loaded = load_deployment(deployment, overrides)
@@ -229,7 +323,7 @@ def _config(deployment: Path | None, overrides: dict[str, object]) -> Any:
             "the deployment has no pool size; pool_blocks, pool_tokens or pool_gib is expected, in the file "
             "or as a flag (--pool-blocks)"
         )
-    return loaded.config
+    return loaded
 
 
 def _step_time(given: dict[str, str]) -> StepTime | None:
@@ -255,7 +349,7 @@ def _print(run: Run, format: OutputFormat) -> None:
     from kvplan.reports.replay import replay_json, replay_text
 
     if format is OutputFormat.json:
-        sys.stdout.write(replay_json(run.summary))
+        print_json(replay_json(run.summary))
         return
     print_text(lambda width: replay_text(run.summary, width))
 

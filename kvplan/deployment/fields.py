@@ -40,6 +40,8 @@ class Field:
     most: int = MAX_TOKENS
     choices: tuple[str, ...] = ()
     slot: str = ""
+    synonyms: tuple[tuple[str, str], ...] = ()
+    """Other words for the choices, in small letters, and the choice that each means."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -85,7 +87,13 @@ SCHEDULER_FIELDS = (
         "1 if a round is planned before the last one's results are in, else 0.",
         most=1,
     ),
-    Field("role", Kind.CHOICE, "What the engine does.", choices=("P", "D", "Fused")),
+    Field(
+        "role",
+        Kind.CHOICE,
+        "What the engine does; prefill and decode are P and D.",
+        choices=("P", "D", "Fused"),
+        synonyms=(("prefill", "P"), ("decode", "D")),
+    ),
     Field("disable_l2_cache", Kind.SWITCH, "Leave the host pool unused."),
     Field("enable_l3_storage", Kind.SWITCH, "Use a storage tier behind the host pool."),
     Field("enable_kv_cache_events", Kind.SWITCH, "Report what the prefix cache stores and removes."),

@@ -141,7 +141,8 @@ def _gib(field: Field, value: object, named: str) -> float:
 def _choice(field: Field, value: object, named: str) -> str:
     name = getattr(value, "name", value)  # an enum's member serves as well as its name
     if isinstance(name, str):
+        wanted = dict(field.synonyms).get(name.lower(), name)
         for choice in field.choices:
-            if choice.lower() == name.lower():
+            if choice.lower() == wanted.lower():
                 return choice
     raise DeploymentError(f"{named} is {shown(value)}; one of {', '.join(field.choices)} is needed")

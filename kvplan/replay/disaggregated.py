@@ -17,7 +17,7 @@ from kvplan.replay.engine import Outcome
 from kvplan.replay.flight import Flight
 from kvplan.replay.hand_off import HandOff, TransferLink
 from kvplan.replay.step_time import StepTime
-from kvplan.replay.transfers import TransferTimes
+from kvplan.replay.transfers import TransferTimes, loaded_group
 from kvplan.replay.workers import DecodeWorker, PrefillWorker, Worker
 from kvplan.replay.workload import Workload
 from kvplan.scheduler import CacheTransferPolicy, Scheduler, SchedulerConfig
@@ -239,6 +239,7 @@ def disaggregate(
     bootstrap_ns: int = 0,
     concurrency: int | None = None,
     max_rounds: int | None = None,
+    force_retract_every: int | None = None,
     check: bool = False,
 ) -> Disaggregated:
     """A disaggregated replay of ``workload``, ready to be played.
@@ -285,6 +286,8 @@ def disaggregate(
                 on_hand_off=replay.handed_out if role == Role.P else replay.lands,
                 bootstrap_ns=bootstrap_ns,
                 groups=made.cache_groups,
+                loaded_group=loaded_group(made),
+                force_retract_every=force_retract_every,
             )
             (replay.prefill if role == Role.P else replay.decode).append(worker)  # type: ignore[arg-type]
     return replay

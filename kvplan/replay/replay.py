@@ -8,7 +8,8 @@ from kvplan.replay.engine import Engine
 from kvplan.replay.play import Progress, play
 from kvplan.replay.run import Assumptions, Run, run_of
 from kvplan.replay.step_time import StepTime
-from kvplan.replay.transfers import TransferTimes
+from kvplan.replay.storage import Storage
+from kvplan.replay.transfers import TransferTimes, loaded_group
 from kvplan.replay.workload import workload_of
 from kvplan.scheduler import Scheduler, SchedulerConfig
 from kvplan.traces import Trace
@@ -27,6 +28,8 @@ def replay(
     max_rounds: int | None = None,
     seed: int = 0,
     transfer_times: TransferTimes | None = None,
+    storage: Storage | None = None,
+    force_retract_every: int | None = None,
     progress: Callable[[Progress], None] | None = None,
     stop: Callable[[], bool] | None = None,
     check: bool = False,
@@ -36,11 +39,17 @@ def replay(
     `step_time` and `accept` are assumed when absent; `max_new_tokens` is what requests declare, see
     `workload.workload_of`; `speed` divides all intervals; `concurrency` is a closed loop of that many
     requests; `max_rounds` bounds the rounds, and `stop` ends the replay after the round in which it says so.
-    `progress` is told now and then how far it is. `check` verifies the scheduler's invariants in every round.
-    The same arguments give the same run. Raises ValueError for a bad argument or configuration.
+    `storage` is what the storage tier holds and how often its loads fail; `force_retract_every` retracts a
+    running request every so many rounds. `progress` is told now and then how far it is. `check` verifies the
+    scheduler's invariants in every round. The same arguments give the same run. Raises ValueError for a bad
+    argument or configuration.
     """
     if config.role is not SchedulerConfig.Role.Fused:
         raise ValueError(f"role {config.role.name} is given; a replay plays one engine of role Fused")
+    if force_retract_every is not None and force_retract_every < 1:
+        raise ValueError(f"force-retract-every {force_retract_every} is given; 1 round or more is expected")
+    if storage is not None and not config.enable_l3_storage:
+        raise ValueError("storage is given; it needs enable_l3_storage and a host pool in the deployment")
     if max_rounds is not None and max_rounds < 1:
         raise ValueError(f"max_rounds {max_rounds} is given; 1 round or more is expected")
     accept = accept or parse_accept(None, config.decode_input_tokens)
@@ -53,7 +62,12 @@ def replay(
         decode_width=config.decode_input_tokens,
         overlap=config.overlap_schedule_depth,
         transfer_times=transfer_times or TransferTimes(),
+        storage=storage,
+        loaded_group=loaded_group(config),
+        force_retract_every=force_retract_every,
     )
+    if storage is not None:
+        storage.fill(engine.scheduler, workload)
     ending, stuck = play(
         engine, Arrivals(workload, concurrency), max_rounds=max_rounds, progress=progress, stop=stop
     )

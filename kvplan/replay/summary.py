@@ -138,6 +138,20 @@ class RetractionCounts:
 
 
 @dataclass(frozen=True, slots=True)
+class TierCounts:
+    """What the host and storage tiers moved. `tokens_loaded` are prompt positions brought back instead of
+    computed again; `saved_s` is the step time that computing them would have taken."""
+
+    host_blocks: int
+    pages_written: int
+    pages_loaded: int
+    pages_prefetched: int
+    tokens_loaded: int
+    saved_s: float
+    loads_failed: int
+
+
+@dataclass(frozen=True, slots=True)
 class Summary:
     """All figures of a replay. `duration_s` is from the first arrival to the last result."""
 
@@ -152,6 +166,7 @@ class Summary:
     thrashing: Thrashing | None
     output_tokens_per_s: float
     requests_per_s: float
+    tiers: TierCounts | None = None
 
 
 def summarize(engine: Engine, config: SchedulerConfig, has_prefixes: bool) -> Summary:
@@ -184,6 +199,23 @@ def summarize(engine: Engine, config: SchedulerConfig, has_prefixes: bool) -> Su
         thrashing=thrashing(engine.rounds),
         output_tokens_per_s=tokens.generated / duration_s if duration_s else 0.0,
         requests_per_s=finished / duration_s if duration_s else 0.0,
+        tiers=tier_counts(engine, config),
+    )
+
+
+def tier_counts(engine: Engine, config: SchedulerConfig) -> TierCounts | None:
+    """Return what an engine's host tier moved; None without one."""
+    if not config.has_host_cache:
+        return None
+    totals = engine.totals
+    return TierCounts(
+        host_blocks=config.num_host_pages - 1,
+        pages_written=totals.pages_written,
+        pages_loaded=totals.pages_loaded,
+        pages_prefetched=totals.pages_prefetched,
+        tokens_loaded=totals.tokens_loaded,
+        saved_s=totals.tokens_loaded * engine.step_time.per_prefill_token_s,
+        loads_failed=totals.loads_failed,
     )
 
 

@@ -5,6 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from kvplan.replay.step_time import NS
+from kvplan.scheduler import SchedulerConfig
+from kvplan.scheduler.config import GroupKind
 
 
 @dataclass(slots=True)
@@ -38,3 +40,11 @@ class TransferTimes:
     def fresh(self) -> "TransferTimes":
         """Return the same links with nothing in flight, for another worker."""
         return TransferTimes(replace(self.write_back, free_ns=0), replace(self.load_back, free_ns=0))
+
+
+def loaded_group(config: SchedulerConfig) -> tuple[int, int]:
+    """Return the first full group's index and page size in tokens, (-1, 0) without one."""
+    for index, group in enumerate(config.cache_groups):
+        if group.kind == GroupKind.FULL:
+            return index, group.block_granularity
+    return -1, 0

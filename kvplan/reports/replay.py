@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from textwrap import wrap
 
 import msgspec
 from rich.text import Text
@@ -16,6 +15,7 @@ from kvplan.reports.replay_units import (
     counted,
     digits,
     duration,
+    folded,
     given_time,
     grouped,
     percent,
@@ -65,6 +65,7 @@ class _Report:
             self._queue(),
             self._rounds(),
             self._retractions(),
+            self._tiers(),
             self._dead_end(),
             self._warnings(),
             self._result(),
@@ -82,11 +83,11 @@ class _Report:
         empty = True
         for part in parts:
             if not empty and len(line) + len(gap) + len(part) > self.width:
-                lines += _folded(line.rstrip(), self.width, LABEL)
+                lines += folded(line.rstrip(), self.width, LABEL)
                 line, empty = " " * LABEL, True
             line += part if empty else gap + part
             empty = False
-        return [*lines, *_folded(line.rstrip(), self.width, LABEL)]
+        return [*lines, *folded(line.rstrip(), self.width, LABEL)]
 
     def _header(self) -> list[str]:
         trace, given = self.summary.trace, self.summary.assumptions
@@ -109,7 +110,7 @@ class _Report:
             if step.per_context_token_s:
                 timing += f" + {given_time(step.per_context_token_s)}/context token"
             timing += " (given)" if given.step_time_given else " (assumed)"
-        lines = [*_folded(first, self.width), *_folded(timing, self.width, LABEL)]
+        lines = [*folded(first, self.width), *folded(timing, self.width, LABEL)]
         width = self.summary.config.get("decode_input_tokens")
         if isinstance(width, int) and width > 1:
             basis = "assumed, --accept-length" if given.accept_basis == "assumed" else given.accept_basis
@@ -220,13 +221,30 @@ class _Report:
             parts.append(f"from {show(retractions.first_s)} to {show(retractions.last_s)}")
         return self._row("Retractions", parts)
 
+    def _tiers(self) -> list[str]:
+        tiers = self.summary.figures.tiers
+        if tiers is None:
+            return []
+        parts = [
+            f"{counted(tiers.pages_written, 'page')} written",
+            f"{counted(tiers.pages_loaded, 'page')} read back",
+            f"{tokens(tiers.tokens_loaded)} not computed again",
+        ]
+        if tiers.saved_s:
+            parts.append(f"(they would have taken {duration(tiers.saved_s)} of step time)")
+        if tiers.pages_prefetched:
+            parts.append(f"{counted(tiers.pages_prefetched, 'page')} out of storage")
+        if tiers.loads_failed:
+            parts.append(f"{counted(tiers.loads_failed, 'load')} failed")
+        return self._row("Host tier", parts)
+
     def _dead_end(self) -> list[str]:
         dead_end = self.summary.dead_end
         if dead_end is None:
             return []
-        lines = ["", *_folded(self._dead_end_title(dead_end), self.width)]
+        lines = ["", *folded(self._dead_end_title(dead_end), self.width)]
         for request in dead_end.requests[:STUCK]:
-            lines += _folded(f"  {_stuck(request)}", self.width, 4)
+            lines += folded(f"  {_stuck(request)}", self.width, 4)
         if len(dead_end.requests) > STUCK:
             lines.append(f"  and {counted(len(dead_end.requests) - STUCK, 'more request')}")
         return [*lines, ""]
@@ -252,7 +270,7 @@ class _Report:
                 " ",
             )
         for warning in self.summary.trace.warnings:
-            lines += _folded(f"{'warning':{LABEL}}{warning}", self.width, LABEL)
+            lines += folded(f"{'warning':{LABEL}}{warning}", self.width, LABEL)
         return lines
 
     def _result(self) -> list[str]:
@@ -285,7 +303,7 @@ class _Report:
                 text += f"; {grouped(requests.never_fit)} never fit"
                 if not requests.finished:
                     text = f"no request fits: each needs more than {counted(requests.limit_tokens, 'token')}"
-        return _folded(f"{'RESULT':{LABEL}}{text}", self.width, LABEL)
+        return folded(f"{'RESULT':{LABEL}}{text}", self.width, LABEL)
 
 
 def _words(state: str) -> str:
@@ -325,10 +343,3 @@ def _stuck(request: Stuck) -> str:
         whole = grouped(request.prompt_tokens + request.output_tokens)
         why += f"; can never end, {whole} tokens are more than the pool admits of one request"
     return f"{who}: {why}"
-
-
-def _folded(text: str, width: int, indent: int = 0) -> list[str]:
-    """Return `text` on lines of at most `width`, later ones indented; a longer word has its line alone."""
-    return wrap(
-        text, width, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False
-    ) or [""]

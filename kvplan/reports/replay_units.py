@@ -1,6 +1,7 @@
 """Numbers as people read them in a replay's report."""
 
 from collections.abc import Sequence
+from textwrap import wrap
 
 LEVELS = "▁▂▃▄▅▆▇█"
 
@@ -78,3 +79,10 @@ def sparkline(values: Sequence[float], top: float | None = None) -> str:
     if top <= 0:
         return LEVELS[0] * len(values)
     return "".join(LEVELS[min(int(max(value, 0) / top * len(LEVELS)), len(LEVELS) - 1)] for value in values)
+
+
+def folded(text: str, width: int, indent: int = 0) -> list[str]:
+    """Return `text` on lines of at most `width`, later ones indented; a longer word has its line alone."""
+    return wrap(
+        text, width, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False
+    ) or [""]

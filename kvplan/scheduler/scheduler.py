@@ -37,6 +37,11 @@ class PoolUsage:
     cached: int
     held: int
 
+    @property
+    def total(self) -> int:
+        """All of them."""
+        return self.free + self.cached + self.held
+
 
 class Scheduler:
     """The engine's scheduler. A value: nothing of it is shared with another.

@@ -178,6 +178,7 @@ def test_json_has_the_names_that_programs_read() -> None:
         "thrashing",
         "output_tokens_per_s",
         "requests_per_s",
+        "tiers",
     ]
     assert list(data["figures"]["latency"]["first_token_s"]) == ["count", "mean", "p50", "p90", "p99", "max"]
     assert data["figures"]["requests"]["finished"] == 6

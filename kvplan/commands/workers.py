@@ -1,0 +1,175 @@
+"""What `replay-trace`'s flags for tiers and workers mean, and its replay through prefill and decode workers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from kvplan.commands.errors import FINDING
+from kvplan.commands.options import OutputFormat
+from kvplan.commands.printing import print_json, print_text
+from kvplan.deployment import Deployment
+from kvplan.replay.accept import AcceptLengths
+from kvplan.replay.disaggregated import ROUTINGS, disaggregate
+from kvplan.replay.hand_off import TransferLink
+from kvplan.replay.step_time import StepTime, nanoseconds, parse_seconds
+from kvplan.replay.transfers import Link, TransferTimes
+from kvplan.replay.workload import workload_of
+from kvplan.reports.disaggregated import figures, workers_json, workers_text
+from kvplan.scheduler.config import Role
+from kvplan.traces import Trace
+
+GB = 1e9
+
+
+def bandwidth(gbps: float | None, flag: str, page_bytes: Mapping[str, int | None]) -> float:
+    """Return the bytes a second of a flag in GB/s, unlimited without it.
+
+    Raises ValueError for one that is no positive number, or where the pages have no bytes.
+    """
+    if gbps is None:
+        return math.inf
+    if not (math.isfinite(gbps) and gbps > 0):
+        raise ValueError(f"{flag} {gbps} is given; a number of GB/s above 0 is expected")
+    for group, size in page_bytes.items():
+        if size is None:
+            raise ValueError(
+                f"{flag} is given; it needs bytes_per_page of cache group {group!r} in the deployment"
+            )
+    return gbps * GB
+
+
+def _latency(text: str | None, flag: str) -> int:
+    return 0 if text is None else nanoseconds(parse_seconds(text, flag))
+
+
+@dataclass(frozen=True, slots=True)
+class TierFlags:
+    """How fast the host tier is."""
+
+    write_back_gbps: float | None
+    load_back_gbps: float | None
+    write_back_latency: str | None
+    load_back_latency: str | None
+
+    def transfer_times(self, deployment: Deployment) -> TransferTimes:
+        """Return the links of the host tier. Raises ValueError naming the flag that is wrong."""
+        sizes = {at: float(size or 0) for at, size in enumerate(deployment.group_bytes.values())}
+        given = {
+            "--write-back-gbps": self.write_back_gbps,
+            "--load-back-gbps": self.load_back_gbps,
+            "--write-back-latency": self.write_back_latency,
+            "--load-back-latency": self.load_back_latency,
+        }
+        if not deployment.config.has_host_cache:
+            for flag, value in given.items():
+                if value is not None:
+                    raise ValueError(
+                        f"{flag} is given without a host pool; --host-blocks or --host-gib gives one"
+                    )
+        links = [
+            Link(
+                _latency(latency, f"--{name}-latency"),
+                bandwidth(gbps, f"--{name}-gbps", deployment.group_bytes),
+                sizes,
+            )
+            for name, gbps, latency in (
+                ("write-back", self.write_back_gbps, self.write_back_latency),
+                ("load-back", self.load_back_gbps, self.load_back_latency),
+            )
+        ]
+        return TransferTimes(*links)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerFlags:
+    """How many workers of each role there are, and the way between them."""
+
+    prefill_workers: int | None
+    decode_workers: int | None
+    routing: str | None
+    transfer_gbps: float | None
+    transfer_latency: str | None
+
+    def workers(self, role: Role) -> tuple[int, int] | None:
+        """Return the prefill and decode workers to replay through; None for one fused engine.
+
+        A deployment of role P or D alone is one worker of it. Raises ValueError for a count below 0, none at
+        all, or a flag that only workers have.
+        """
+        if self.prefill_workers is None and self.decode_workers is None:
+            if role is Role.P:
+                return 1, 0
+            if role is Role.D:
+                return 0, 1
+            for flag, value in (
+                ("--routing", self.routing),
+                ("--transfer-gbps", self.transfer_gbps),
+                ("--transfer-latency", self.transfer_latency),
+            ):
+                if value is not None:
+                    raise ValueError(f"{flag} is given; it needs --prefill-workers or --decode-workers")
+            return None
+        counts = (
+            1 if self.prefill_workers is None else self.prefill_workers,
+            1 if self.decode_workers is None else self.decode_workers,
+        )
+        for flag, count in zip(("--prefill-workers", "--decode-workers"), counts, strict=True):
+            if not 0 <= count <= 1024:
+                raise ValueError(f"{flag} {count} is given; a number from 0 to 1024 is expected")
+        if not any(counts):
+            raise ValueError("--prefill-workers 0 and --decode-workers 0 are given; one worker is the least")
+        if self.routing is not None and self.routing not in ROUTINGS:
+            raise ValueError(f"--routing {self.routing!r} is given; {' or '.join(ROUTINGS)} is expected")
+        return counts
+
+    def link(self, deployment: Deployment) -> TransferLink:
+        """Return the link into each decode worker."""
+        return TransferLink(
+            _latency(self.transfer_latency, "--transfer-latency"),
+            bandwidth(self.transfer_gbps, "--transfer-gbps", deployment.group_bytes),
+        )
+
+
+def disaggregated(
+    trace: Trace,
+    deployment: Deployment,
+    counts: tuple[int, int],
+    flags: WorkerFlags,
+    *,
+    budget: str | int,
+    step_time: StepTime | None,
+    accept: AcceptLengths,
+    transfer_times: TransferTimes,
+    speed: float,
+    concurrency: int | None,
+    max_rounds: int | None,
+    force_retract_every: int | None,
+    check: bool,
+    format: OutputFormat,
+) -> int:
+    """Replay through workers, print what came of it, and return the exit status."""
+    replay = disaggregate(
+        workload_of(trace.scaled(speed=speed), budget),
+        deployment.config,
+        prefill_workers=counts[0],
+        decode_workers=counts[1],
+        routing=flags.routing or ROUTINGS[0],
+        step_time=step_time,
+        accept=accept,
+        link=flags.link(deployment),
+        page_bytes={group: float(size) for group, size in deployment.group_bytes.items() if size is not None},
+        transfer_times=transfer_times,
+        concurrency=concurrency,
+        max_rounds=max_rounds,
+        force_retract_every=force_retract_every,
+        check=check,
+    )
+    replay.play()
+    summary = figures(replay, trace)
+    if format is OutputFormat.json:
+        print_json(workers_json(summary))
+    else:
+        print_text(lambda width: workers_text(summary, width))
+    return 0 if replay.ending == "complete" else FINDING

@@ -1,0 +1,263 @@
+"""The report of a replay through prefill and decode workers: both sides and the hand-off between them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import msgspec
+from rich.text import Text
+
+from kvplan.replay.disaggregated import Disaggregated, Stuck
+from kvplan.replay.hand_off import HandOff
+from kvplan.replay.statistics import Spread, spread
+from kvplan.replay.step_time import NS
+from kvplan.replay.workers import DecodeWorker, Worker
+from kvplan.reports.replay_units import counted, duration, folded, grouped, percent, tokens
+from kvplan.traces import Trace
+
+LABEL = 12
+NAMED = 8
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerFigures:
+    """One worker. Blocks are LCM blocks; means are over its rounds, not over time."""
+
+    name: str
+    role: str
+    requests: int
+    rounds: int
+    busy_s: float
+    prefill_tokens: int
+    tokens_from_cache: int
+    tokens_computed_again: int
+    tokens_landed: int
+    retractions: int
+    blocks: int
+    peak_held_blocks: int
+    max_waiting: int
+    pages_written: int
+    pages_loaded: int
+    tokens_loaded: int
+
+
+@dataclass(frozen=True, slots=True)
+class HandOffFigures:
+    """The hand-offs. Seconds: *landing wait* is how long finished prompts waited for the decode worker to
+    have room, *queue* how long transfers waited for the link, *transfer* how long they took. *Pinned* are the
+    prefill workers' pages from the plan that hands them out to the transfer's end."""
+
+    count: int
+    landing_wait_s: Spread | None
+    queue_s: Spread | None
+    transfer_s: Spread | None
+    pages: int
+    bytes: float
+    peak_pinned_pages: int
+
+
+@dataclass(frozen=True, slots=True)
+class WorkersSummary:
+    """Everything that the report says. Latencies are a client's: the first token comes with the landing."""
+
+    ending: str
+    trace: str
+    requests: int
+    finished: int
+    never_fit: int
+    unfinished: int
+    generated_tokens: int
+    duration_s: float
+    first_token_s: Spread | None
+    per_output_token_s: Spread | None
+    end_to_end_s: Spread | None
+    workers: Sequence[WorkerFigures]
+    hand_off: HandOffFigures
+    never_fit_requests: Sequence[str]
+    stuck: Sequence[Stuck]
+    routing: str
+    step_time_note: str
+
+
+def figures(replay: Disaggregated, trace: Trace) -> WorkersSummary:
+    """Return the figures of a replay that has been played."""
+    finished = replay.finished
+    ended = [hand for hand in replay.hand_offs.values() if hand.end_ns >= 0]
+    step = replay.step_time
+    return WorkersSummary(
+        ending=replay.ending,
+        trace=trace.sources[0].rsplit("/", 1)[-1],
+        requests=len(replay.workload),
+        finished=len(finished),
+        never_fit=len(replay.refused),
+        unfinished=len(replay.workload) - len(finished) - len(replay.refused),
+        generated_tokens=sum(flight.generated for flight in finished),
+        duration_s=max((flight.finished_ns for flight in finished), default=0) / NS,
+        first_token_s=spread([(f.first_token_ns - f.arrived_ns) / NS for f in finished]),
+        per_output_token_s=spread(
+            [
+                (f.finished_ns - f.first_token_ns) / NS / (f.output_tokens - 1)
+                for f in finished
+                if f.output_tokens > 1 and replay.decode
+            ]
+        ),
+        end_to_end_s=spread([(f.finished_ns - f.arrived_ns) / NS for f in finished]),
+        workers=[
+            *(_worker(f"prefill {at}", "P", worker) for at, worker in enumerate(replay.prefill)),
+            *(_worker(f"decode {at}", "D", worker) for at, worker in enumerate(replay.decode)),
+        ],
+        hand_off=HandOffFigures(
+            count=len(ended),
+            landing_wait_s=spread([hand.landing_wait_ns / NS for hand in ended]),
+            queue_s=spread([hand.queue_ns / NS for hand in ended]),
+            transfer_s=spread([(hand.end_ns - hand.begin_ns) / NS for hand in ended]),
+            pages=sum(hand.landed_pages for hand in ended),
+            bytes=sum(hand.landed_bytes for hand in ended),
+            peak_pinned_pages=_peak_pinned(replay.hand_offs.values()) if replay.prefill else 0,
+        ),
+        never_fit_requests=[flight.request_id for flight in replay.refused],
+        stuck=replay.stuck,
+        routing=replay.routing,
+        step_time_note="one unit a round"
+        if step.lockstep
+        else f"{step.fixed_s * 1e3:g} ms a forward and more",
+    )
+
+
+def _worker(name: str, role: str, worker: Worker) -> WorkerFigures:
+    flights = [*worker.finished, *worker.live.values()]
+    totals, held = worker.totals, worker.rounds.column("held_blocks")
+    return WorkerFigures(
+        name=name,
+        role=role,
+        requests=len(flights),
+        rounds=worker.round_index,
+        busy_s=totals.busy_ns / NS,
+        prefill_tokens=totals.prefill_tokens,
+        tokens_from_cache=sum(flight.from_cache for flight in flights),
+        tokens_computed_again=sum(flight.computed_again for flight in flights),
+        tokens_landed=worker.landed_tokens if isinstance(worker, DecodeWorker) else 0,
+        retractions=totals.retractions.total(),
+        blocks=worker.scheduler.pool_usage().total,
+        peak_held_blocks=max(held, default=0),
+        max_waiting=max(worker.rounds.column("waiting"), default=0),
+        pages_written=totals.pages_written,
+        pages_loaded=totals.pages_loaded,
+        tokens_loaded=totals.tokens_loaded,
+    )
+
+
+def _peak_pinned(hands: Iterable[HandOff]) -> int:
+    """Return the most pages that were pinned for transfers at one time."""
+    changes: list[tuple[int, int]] = []
+    for hand in hands:
+        if hand.ready_ns >= 0:
+            changes.append((hand.ready_ns, hand.pinned_pages))
+        if hand.end_ns >= 0:
+            changes.append((hand.end_ns, -hand.pinned_pages))
+    now = peak = 0
+    for _, change in sorted(changes):
+        now += change
+        peak = max(peak, now)
+    return peak
+
+
+def workers_json(summary: WorkersSummary) -> str:
+    """Return the summary as JSON with a last newline; names and order are those of the dataclasses."""
+    return msgspec.json.format(msgspec.json.encode(summary), indent=2).decode() + "\n"
+
+
+def workers_text(summary: WorkersSummary, width: int = 80) -> Text:
+    """Return the report at ``width`` columns."""
+    report = Text(overflow="ignore", no_wrap=True)
+    good = summary.ending == "complete"
+    for line in _lines(summary):
+        style = ("bold green" if good else "bold red") if line.startswith("RESULT") else ""
+        for part in folded(line, width, LABEL):
+            report.append(part + "\n", style=style)
+    return report
+
+
+def _lines(summary: WorkersSummary) -> list[str]:
+    prefill = sum(worker.role == "P" for worker in summary.workers)
+    decode = len(summary.workers) - prefill
+    lines = [
+        f"{summary.trace}: {counted(summary.requests, 'request')} through "
+        f"{counted(prefill, 'prefill worker')} and {counted(decode, 'decode worker')} ({summary.routing})",
+        "",
+        f"{'Requests':{LABEL}}{grouped(summary.finished)} finished   {grouped(summary.never_fit)} never fit   "
+        f"{grouped(summary.unfinished)} unfinished",
+        f"{'Tokens':{LABEL}}{tokens(summary.generated_tokens)} generated",
+    ]
+    rows = [
+        ("first token", summary.first_token_s),
+        ("per token", summary.per_output_token_s),
+        ("whole", summary.end_to_end_s),
+    ]
+    lines += _table("Latency", rows)
+    hand = summary.hand_off
+    lines += _table(
+        "Hand-off",
+        [
+            ("landing wait", hand.landing_wait_s),
+            ("link queue", hand.queue_s),
+            ("transfer", hand.transfer_s),
+        ],
+    )
+    size = f" ({hand.bytes / 2**30:.2f} GiB)" if hand.bytes else ""
+    lines.append(
+        f"{'':{LABEL}}{counted(hand.count, 'hand-off')} of {counted(hand.pages, 'page')}{size}; "
+        f"at most {counted(hand.peak_pinned_pages, 'page')} pinned"
+    )
+    lines += [
+        "",
+        f"{'Worker':{LABEL}}{'rounds':>9}{'busy':>10}{'peak pool':>11}{'queue':>7}{'retracted':>11}",
+    ]
+    for worker in summary.workers:
+        share = percent(worker.peak_held_blocks / worker.blocks if worker.blocks else 0.0)
+        lines.append(
+            f"{worker.name:{LABEL}}{grouped(worker.rounds):>9}{duration(worker.busy_s):>10}{share:>11}"
+            f"{grouped(worker.max_waiting):>7}{grouped(worker.retractions):>11}"
+        )
+        facts = []
+        if worker.role == "P" or worker.tokens_computed_again:
+            facts.append(f"{tokens(worker.prefill_tokens)} tokens prefilled")
+        if worker.tokens_from_cache:
+            facts.append(f"{tokens(worker.tokens_from_cache)} from cache")
+        if worker.tokens_landed:
+            facts.append(f"{tokens(worker.tokens_landed)} landed")
+        if worker.tokens_computed_again:
+            facts.append(f"{tokens(worker.tokens_computed_again)} computed again")
+        if worker.pages_written:
+            facts.append(
+                f"{counted(worker.pages_written, 'page')} to the host, {grouped(worker.pages_loaded)} back"
+            )
+        if facts:
+            lines.append(f"{'':{LABEL}}{', '.join(facts)}")
+    if summary.stuck:
+        lines += ["", "Who cannot go on:"]
+        lines += [f"  {one.request_id} on {one.worker}: {one.why}" for one in summary.stuck[:NAMED]]
+        if len(summary.stuck) > NAMED:
+            lines.append(f"  and {grouped(len(summary.stuck) - NAMED)} more")
+    lines.append(f"{'RESULT':{LABEL}}{_result(summary)}")
+    return lines
+
+
+def _table(title: str, rows: Sequence[tuple[str, Spread | None]]) -> list[str]:
+    shown = [(name, values) for name, values in rows if values is not None]
+    if not shown:
+        return []
+    lines = [f"{title:15}{'p50':>12}{'p90':>12}{'p99':>12}"]
+    for name, values in shown:
+        cells = "".join(f"{duration(value):>12}" for value in (values.p50, values.p90, values.p99))
+        lines.append(f"  {name:13}{cells}")
+    return lines
+
+
+def _result(summary: WorkersSummary) -> str:
+    if summary.ending == "complete":
+        who = "all requests that fit" if summary.never_fit else "all requests"
+        return f"{who} finished in {duration(summary.duration_s)}; every one was handed off once"
+    left = counted(summary.unfinished, "request")
+    return f"{summary.ending}: {left} left"

@@ -1,0 +1,169 @@
+"""`kvplan replay-trace` through prefill and decode workers, and with host and storage tiers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kvplan import cli
+from kvplan.commands import errors
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+TRACE = str(EXAMPLES / "traces" / "shared_prefixes.jsonl")
+DENSE = str(EXAMPLES / "dense_gqa.toml")
+STATE = str(EXAMPLES / "hybrid_state.toml")
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    words = ("replay-trace", TRACE, *arguments)
+    status = errors.run(lambda given: cli.app(given, standalone_mode=False), words)
+    printed = capsys.readouterr()
+    return status, printed.out, printed.err
+
+
+def facts(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
+    status, out, err = run(capsys, *arguments, "--format", "json")
+    assert status == 0, err
+    loaded: dict[str, Any] = json.loads(out)
+    return loaded
+
+
+@pytest.mark.parametrize("deployment", [DENSE, STATE])
+def test_workers_generate_what_the_fused_engine_generates(
+    capsys: pytest.CaptureFixture[str], deployment: str
+) -> None:
+    fused = facts(capsys, "-d", deployment, "--limit", "60")
+    split = facts(
+        capsys,
+        "-d",
+        deployment,
+        "--limit",
+        "60",
+        "--prefill-workers",
+        "2",
+        "--decode-workers",
+        "2",
+        "--check",
+    )
+    assert split["generated_tokens"] == fused["figures"]["tokens"]["generated"]
+    assert split["finished"] == fused["figures"]["requests"]["finished"] == 60
+    assert split["hand_off"]["count"] == 60
+    assert [worker["name"] for worker in split["workers"]] == [
+        "prefill 0",
+        "prefill 1",
+        "decode 0",
+        "decode 1",
+    ]
+
+
+def test_a_slow_link_shows_in_the_first_token_and_in_the_queue(capsys: pytest.CaptureFixture[str]) -> None:
+    quick = facts(capsys, "-d", DENSE, "--limit", "40", "--decode-workers", "1")
+    slow = facts(capsys, "-d", DENSE, "--limit", "40", "--decode-workers", "1", "--transfer-gbps", "0.5")
+    assert quick["hand_off"]["transfer_s"]["p99"] == 0
+    assert slow["hand_off"]["queue_s"]["p99"] > 0
+    assert slow["first_token_s"]["p50"] > quick["first_token_s"]["p50"]
+    # A page of 8 MiB: what went over at 0.5 GB/s.
+    assert slow["hand_off"]["bytes"] == slow["hand_off"]["pages"] * 8 * 2**20
+
+
+@pytest.mark.parametrize(("role", "names"), [("prefill", ["prefill 0"]), ("decode", ["decode 0"])])
+def test_one_worker_of_a_role_replays_alone(
+    capsys: pytest.CaptureFixture[str], role: str, names: list[str]
+) -> None:
+    said = facts(capsys, "-d", DENSE, "--limit", "30", "--role", role)
+    assert [worker["name"] for worker in said["workers"]] == names
+    assert said["finished"] == 30
+
+
+def test_the_text_report_fits_the_terminal_and_ends_with_the_result(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    status, out, _ = run(capsys, "-d", DENSE, "--limit", "20", "--decode-workers", "2")
+    assert status == 0
+    assert out.splitlines()[-1].startswith("RESULT      all requests finished")
+    assert all(len(line) <= 80 for line in out.splitlines())
+
+
+def test_the_host_tier_brings_back_what_was_retracted(capsys: pytest.CaptureFixture[str]) -> None:
+    small = ["-d", DENSE, "--pool-gib", "1"]
+    without = facts(capsys, *small)["figures"]
+    with_host = facts(capsys, *small, "--host-gib", "4")["figures"]
+    assert without["tiers"] is None
+    tiers = with_host["tiers"]
+    assert tiers["host_blocks"] == 511
+    assert tiers["pages_written"] > 0
+    assert tiers["tokens_loaded"] == tiers["pages_loaded"] * 64
+    assert tiers["saved_s"] == pytest.approx(tiers["tokens_loaded"] * 35e-6)
+    assert with_host["tokens"]["computed_again"] < without["tokens"]["computed_again"]
+
+
+def test_a_slow_host_link_makes_a_load_take_its_time(capsys: pytest.CaptureFixture[str]) -> None:
+    small = ["-d", DENSE, "--pool-gib", "1", "--host-gib", "4"]
+    quick = facts(capsys, *small)["figures"]
+    slow = facts(capsys, *small, "--load-back-gbps", "0.2", "--write-back-latency", "30ms")["figures"]
+    assert slow["duration_s"] > quick["duration_s"]
+
+
+STORED = ["-d", DENSE, "--host-gib", "4", "--enable-l3-storage", "--limit", "80"]
+
+
+def test_storage_serves_prompts_that_nobody_has_sent_before(capsys: pytest.CaptureFixture[str]) -> None:
+    none = facts(capsys, *STORED)["figures"]
+    full = facts(capsys, *STORED, "--storage", "1", "--check")["figures"]
+    assert none["tiers"]["pages_prefetched"] == 0
+    assert full["tiers"]["pages_prefetched"] > 0
+    assert full["tokens"]["prompt_computed"] < none["tokens"]["prompt_computed"]
+
+
+def test_a_failed_load_costs_a_retraction_and_no_request(capsys: pytest.CaptureFixture[str]) -> None:
+    figures = facts(capsys, *STORED, "--storage", "1", "--storage-failure-rate", "0.3", "--check")["figures"]
+    assert figures["tiers"]["loads_failed"] > 0
+    assert figures["retractions"]["count"] >= figures["tiers"]["loads_failed"]
+    assert figures["requests"]["finished"] == 80
+
+
+@pytest.mark.parametrize("overlap", ["0", "1"])
+def test_retractions_on_purpose_are_recovered_from(capsys: pytest.CaptureFixture[str], overlap: str) -> None:
+    figures = facts(
+        capsys,
+        "-d",
+        DENSE,
+        "--limit",
+        "40",
+        "--force-retract-every",
+        "25",
+        "--overlap-schedule-depth",
+        overlap,
+        "--check",
+    )["figures"]
+    assert figures["retractions"]["count"] > 10
+    assert figures["requests"]["finished"] == 40
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--prefill-workers", "-1"], "--prefill-workers -1"),
+        (["--prefill-workers", "0", "--decode-workers", "0"], "one worker is the least"),
+        (["--routing", "random", "--decode-workers", "2"], "--routing 'random'"),
+        (["--routing", "round-robin"], "--prefill-workers or --decode-workers"),
+        (["--decode-workers", "2", "--transfer-gbps", "0"], "--transfer-gbps 0"),
+        (["--decode-workers", "2", "--transfer-latency", "soon"], "--transfer-latency 'soon'"),
+        (["--decode-workers", "2", "--output", "run"], "--output"),
+        (["--write-back-gbps", "5"], "without a host pool"),
+        (["--host-gib", "1", "--load-back-gbps", "nan"], "--load-back-gbps nan"),
+        (["--storage", "0.5"], "enable_l3_storage"),
+        (["--host-gib", "1", "--enable-l3-storage", "--storage", "1.5"], "a share from 0 to 1"),
+        (["--force-retract-every", "0"], "force-retract-every 0"),
+    ],
+)
+def test_wrong_flags_get_one_sentence(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], said: str
+) -> None:
+    status, out, err = run(capsys, "-d", DENSE, *arguments)
+    assert (status, out) == (2, "")
+    assert said in err
+    assert len(err.splitlines()) == 1
