@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """How fast a replay is: a trace of the Mooncake form through one engine with a full-history group.
 
-    python benchmarks/replay.py mooncake_conversation.jsonl.gz [--limit 400]
+    python benchmarks/replay.py mooncake_conversation.jsonl.gz [--limit 400] [--host-pages 50000]
 
 P = 64, 12,500 LCM blocks of one page, chunk 8192, batch 256, mixed, decode width 1, no host tier; each request
 declares its output's length; arrivals by timestamp; a step of 10 ms + 35 µs per prefill token + 20 µs per
 decode request. Everything is timed: reading the trace, the replay, its figures and tables. One process, one
-thread. `--json` prints the figures for a program.
+thread. `--host-pages` adds a host tier of so many pages, whose transfers take no time; `--json` prints the
+figures for a program.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("trace", nargs="+", help="the trace's files")
     parser.add_argument("--limit", type=int, help="requests (all)")
+    parser.add_argument("--host-pages", type=int, default=0, help="usable pages of a host tier (none)")
     parser.add_argument("--json", action="store_true", help="print JSON")
     arguments = parser.parse_args()
     os.environ["POLARS_MAX_THREADS"] = "1"  # before anything imports Polars
@@ -58,6 +60,7 @@ def main() -> int:
     config.max_batch_size = 256
     config.enable_mixed_prefill_decode = True
     config.num_device_pages = 12_501
+    config.num_host_pages = arguments.host_pages + 1
     config.cache_groups = [CacheGroupConfig("full", 64, 12_501)]
 
     begun = time.process_time()
@@ -77,6 +80,8 @@ def main() -> int:
         "prompt_tokens": figures.tokens.prompt,
         "prefill_tokens": figures.tokens.prefill,
         "generated_tokens": figures.tokens.generated,
+        "host_pages": arguments.host_pages,
+        "host_pages_written": figures.tiers.pages_written if figures.tiers else 0,
         "rounds": figures.rounds.total,
         "ending": run.summary.ending.value,
         "cpu_s": took,
@@ -94,6 +99,8 @@ def main() -> int:
         return 0
     print(f"{result['requests']:,} requests, {result['prompt_tokens']:,} prompt tokens, {result['ending']}")
     print(f"  rounds        {result['rounds']:,}")
+    if arguments.host_pages:
+        print(f"  host tier     {result['host_pages_written']:,} pages written")
     print(f"  CPU           {took:.2f} s, {read - begun:.2f} s of it to read the trace")
     print(f"  requests/s    {result['requests_per_s']:,.0f}")
     print(f"  rounds/s      {result['rounds_per_s']:,.0f}")
