@@ -16,11 +16,11 @@ from kvplan.reports.replay_units import (
     digits,
     duration,
     folded,
-    given_time,
     grouped,
     percent,
     rounds_time,
     sparkline,
+    step_words,
     tokens,
 )
 
@@ -100,16 +100,7 @@ class _Report:
         if given.speed != 1 and given.concurrency is None:
             how += f", at {given.speed:g} times the speed"
         first = f"{name}: {counted(trace.requests, 'request')}{over} ({kind}){how}"
-        step = given.step_time
-        if step.lockstep:
-            timing = "step        one unit of time a round (--rounds)"
-        else:
-            timing = f"step        {given_time(step.fixed_s)}"
-            timing += f" + {given_time(step.per_prefill_token_s)}/prefill token"
-            timing += f" + {given_time(step.per_decode_request_s)}/decode"
-            if step.per_context_token_s:
-                timing += f" + {given_time(step.per_context_token_s)}/context token"
-            timing += " (given)" if given.step_time_given else " (assumed)"
+        timing = f"step        {step_words(given.step_time, given.step_time_given)}"
         lines = [*folded(first, self.width), *folded(timing, self.width, LABEL)]
         width = self.summary.config.get("decode_input_tokens")
         if isinstance(width, int) and width > 1:

@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from textwrap import wrap
 
+from kvplan.replay.step_time import StepTime
+
 LEVELS = "▁▂▃▄▅▆▇█"
 
 
@@ -86,3 +88,14 @@ def folded(text: str, width: int, indent: int = 0) -> list[str]:
     return wrap(
         text, width, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False
     ) or [""]
+
+
+def step_words(step: StepTime, given: bool) -> str:
+    """Return a step time as people read it, and whether it was given or is assumed."""
+    if step.lockstep:
+        return "one unit of time a round (--rounds)"
+    words = f"{given_time(step.fixed_s)} + {given_time(step.per_prefill_token_s)}/prefill token"
+    words += f" + {given_time(step.per_decode_request_s)}/decode"
+    if step.per_context_token_s:
+        words += f" + {given_time(step.per_context_token_s)}/context token"
+    return words + (" (given)" if given else " (assumed)")
