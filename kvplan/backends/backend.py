@@ -53,8 +53,8 @@ def fitting_scale(config: SchedulerConfig, page_bytes: Mapping[str, int | None],
 class Backend:
     """Carries out the plans of one scheduler on one device.
 
-    ``carry_out`` takes each plan right after it is made. ``settle`` is called before a store's ack is given
-    to the scheduler (or ``settled`` tells which acks may be given): with ``copy_delay`` None copies beside the
+    ``carry_out`` takes each plan right after it is made. ``settle`` is called before a transfer's ack is
+    given to the scheduler (or ``settled`` tells which acks may be given): with ``copy_delay`` None copies beside the
     forward happen only then, with a number so many rounds after their plan; a GPU does them when it does.
     """
 
@@ -103,17 +103,20 @@ class Backend:
 
     # --- a round ------------------------------------------------------------------------------------
 
-    def carry_out(self, plan: ExecutionPlan, scheduler: Scheduler) -> None:
+    def carry_out(
+        self, plan: ExecutionPlan, scheduler: Scheduler, failed_loads: Collection[int] = ()
+    ) -> None:
         """Carry a plan out: write-backs, zeroing, load-backs, the forward (design note §2); what the peers do.
 
-        Raises ``Violation`` where the plan is not safe.
+        ``failed_loads`` are ops of the plan that storage does not fill, beside those known before; a plan with
+        one has no forward. Raises ``Violation`` where the plan is not safe.
         """
         for batch in (*plan.forward, plan.remote_prefill):
             for request_id in batch.request_ids if batch is not None else ():
                 self.roll.history(request_id)  # so that pages are known by their keys before they move
         self._write_back(plan)
         self._zero(plan)
-        lost = self._load_back(plan)
+        lost = self._load_back(plan, {*failed_loads})
         if not lost:
             self._compute(plan, scheduler)
             if plan.remote_prefill is not None:
@@ -144,13 +147,12 @@ class Backend:
             self.ledger.device.note(group, pages, writer)
             self.counts.pages_zeroed += len(pages)
 
-    def _load_back(self, plan: ExecutionPlan) -> bool:
-        lost = False
+    def _load_back(self, plan: ExecutionPlan, failed: set[int]) -> bool:
         for op in plan.cache:
             if isinstance(op, Cache.LoadBackOp):
-                self._tiers().load(op, self.failing_loads)
-                lost = lost or any(op_id in self.failing_loads for op_id in op.op_ids)
-        return lost
+                failed |= {op_id for op_id in op.op_ids if op_id in self.failing_loads}
+                self._tiers().load(op, failed)
+        return bool(failed)
 
     def _compute(self, plan: ExecutionPlan, scheduler: Scheduler) -> None:
         for batch in plan.forward:
@@ -180,14 +182,14 @@ class Backend:
     # --- acks ---------------------------------------------------------------------------------------
 
     def done(self, op_id: int) -> bool:
-        """Whether the store's copy is complete, so that its ack may be given."""
+        """Whether a transfer's copies are complete, so that its ack may be given."""
         return self._transfers is None or self._transfers.done(op_id)
 
     def settle(self, op_id: int) -> None:
-        """A store's ack is about to be given: wait for its copy. Raises ``Violation`` if it went wrong."""
+        """A transfer's ack is about to be given: wait for its copies. Raises ``Violation`` if they went wrong."""
         if self._transfers is not None:
             self._transfers.settle(op_id)
 
     def settled(self) -> list[int]:
-        """The stores whose copies are complete, in the order they were started: their acks may be given."""
+        """The transfers whose copies are complete, oldest first: their acks may be given."""
         return self._transfers.settled() if self._transfers is not None else []

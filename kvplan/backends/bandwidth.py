@@ -8,7 +8,7 @@ from statistics import median
 from typing import Any
 
 from kvplan.backends.device_file import DeviceCosts, Sample
-from kvplan.backends.torch_module import device_named, device_title, load_torch
+from kvplan.backends.torch_module import device_named, device_title, load_torch, one_thread
 
 SIZES = tuple(1 << power for power in range(16, 29, 2))  # 64 KiB to 256 MiB
 REPEATS = 7
@@ -19,8 +19,12 @@ def measure_device(name: str, sizes: Sequence[int] = SIZES, repeats: int = REPEA
 
     Raises ``BackendError`` without torch or the device.
     """
+    with one_thread():
+        return _measure(device_named(name), sizes, repeats)
+
+
+def _measure(device: Any, sizes: Sequence[int], repeats: int) -> DeviceCosts:
     torch = load_torch()
-    device = device_named(name)
     gpu = device.type == "cuda"
     largest = max(sizes)
     on_device = torch.empty(largest, dtype=torch.uint8, device=device)

@@ -4,8 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kvplan.backends.backend import Backend
+from kvplan.backends.backend import Backend, Memory
+from kvplan.backends.workload_script import WorkloadScript
+from kvplan.replay.accept import AcceptLengths
+from kvplan.replay.workload import Workload
 from kvplan.scheduler import Cache, ExecutionEvent, ExecutionPlan, Scheduler, SchedulerConfig
+
+
+def carried_scheduler(
+    config: SchedulerConfig,
+    workload: Workload,
+    accept: AcceptLengths,
+    *,
+    device: str = "cpu",
+    memory: Memory | None = None,
+    copy_delay: int | None = None,
+    check: bool = False,
+) -> CarriedScheduler:
+    """A scheduler for a replay's engine in place of its own: its plans are carried out on ``device``.
+
+    Raises ``BackendError`` without torch, the device or the memory; ``next_execution_plan`` and ``advance``
+    raise ``Violation``.
+    """
+    script = WorkloadScript(workload, accept)
+    backend = Backend(config, script, device=device, memory=memory, copy_delay=copy_delay)
+    return CarriedScheduler(config, backend, check=check)
 
 
 class CarriedScheduler(Scheduler):
@@ -22,9 +45,9 @@ class CarriedScheduler(Scheduler):
         return plan
 
     def advance(self, event: ExecutionEvent) -> None:
-        """Take what has happened; a store's ack is taken when its copy is complete."""
+        """Take what has happened; a transfer's ack is taken when its copies are complete."""
         for one in event.events:
-            if isinstance(one, Cache.WriteBackDoneEvent):
+            if isinstance(one, Cache.WriteBackDoneEvent | Cache.LoadBackDoneEvent):
                 self.backend.settle(one.op_id)
         super().advance(event)
 

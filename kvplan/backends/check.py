@@ -6,12 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from kvplan.backends.allocator import AllocatorReport, allocator_report
-from kvplan.backends.backend import Backend, Memory
-from kvplan.backends.carried import CarriedScheduler
+from kvplan.backends.backend import Memory
+from kvplan.backends.carried import CarriedScheduler, carried_scheduler
 from kvplan.backends.errors import Violation
 from kvplan.backends.ledger import Counts
-from kvplan.backends.torch_module import device_named, device_title
-from kvplan.backends.workload_script import WorkloadScript
+from kvplan.backends.torch_module import device_named, device_title, one_thread
 from kvplan.replay.accept import AcceptLengths
 from kvplan.replay.arrivals import Arrivals
 from kvplan.replay.disaggregated import disaggregate
@@ -71,15 +70,17 @@ def check_plan(
     config.validate()
     where = device_named(device)
     before = allocator_report(where)
-    script = WorkloadScript(workload, accept)
-    backend = Backend(config, script, device=device, memory=memory, copy_delay=copy_delay)
-    scheduler = CarriedScheduler(config, backend)
+    scheduler = carried_scheduler(
+        config, workload, accept, device=device, memory=memory, copy_delay=copy_delay
+    )
+    backend = scheduler.backend
     playing = _fused if config.role is SchedulerConfig.Role.Fused else _one_role
     run = playing(workload, config, accept, scheduler, concurrency, max_rounds)
     violation: Violation | None = None
     ending = "violation"
     try:
-        ending = run.play()
+        with one_thread():
+            ending = run.play()
     except Violation as error:
         violation = error
     finished, refused = run.ended()

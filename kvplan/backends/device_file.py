@@ -33,14 +33,11 @@ class Cost:
 
     @staticmethod
     def of(samples: Sequence[Sample]) -> Cost:
-        """The rate between the two largest sizes, where latency plays no part, and what the smallest takes
-        beyond that."""
+        """The rate of the largest size, where latency plays hardly a part, and what the smallest takes beyond
+        it."""
         by_size = sorted(samples, key=lambda sample: sample.bytes)
-        last = by_size[-1]
-        rate = last.bytes_per_s
-        if len(by_size) > 1 and last.seconds > by_size[-2].seconds:
-            rate = (last.bytes - by_size[-2].bytes) / (last.seconds - by_size[-2].seconds)
-        return Cost(max(by_size[0].seconds - by_size[0].bytes / rate, 0.0), rate)
+        smallest, rate = by_size[0], by_size[-1].bytes_per_s
+        return Cost(max(smallest.seconds - smallest.bytes / rate, 0.0), rate)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
@@ -40,4 +42,16 @@ def device_title(device: Any) -> str:
     torch = load_torch()
     if device.type == "cuda":
         return f"{device} ({torch.cuda.get_device_name(device)})"
-    return f"{device} ({torch.get_num_threads()} threads)"
+    return f"{device} (one thread)"
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Keep torch's work on a CPU in one thread: what is small gains nothing from more, and waits for them."""
+    torch = load_torch()
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

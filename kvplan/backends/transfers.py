@@ -50,6 +50,7 @@ class Transfers:
         self._ledger = ledger
         self._storage = storage
         self._stores: dict[int, Store] = {}
+        self._loads: dict[int, Ticket] = {}
         self._sources: dict[tuple[int, int], int] = {}  # device pages that a pinned store still holds
         self._arriving: dict[tuple[int, int], int] = {}  # host pages whose store is not acknowledged
 
@@ -71,13 +72,17 @@ class Transfers:
                     self._sources[pair.group, pair.source] = op_id
 
     def done(self, op_id: int) -> bool:
-        """Whether a store's copy is complete, so that it may be acknowledged."""
+        """Whether an operation's copies are complete, so that it may be acknowledged."""
         store = self._stores.get(op_id)
-        return store is None or store.ticket.done()
+        ticket = store.ticket if store is not None else self._loads.get(op_id)
+        return ticket is None or ticket.done()
 
     def settle(self, op_id: int) -> None:
-        """Wait for a store's copy: it is about to be acknowledged. Raises ``Violation`` if what has arrived on
-        the host is not what its key says."""
+        """Wait for an operation's copies: it is about to be acknowledged. Raises ``Violation`` if what a store
+        has brought to the host is not what its key says."""
+        load = self._loads.pop(op_id, None)
+        if load is not None:
+            load.wait()
         store = self._stores.pop(op_id, None)
         if store is None:
             return
@@ -93,8 +98,8 @@ class Transfers:
                 self._storage.put((pair.group, pair.digest, pair.offset), page)
 
     def settled(self) -> list[int]:
-        """The stores whose copies are complete, settled: they may be acknowledged."""
-        ready = [op_id for op_id, store in self._stores.items() if store.ticket.done()]
+        """The operations whose copies are complete, settled, oldest first: they may be acknowledged."""
+        ready = sorted(op_id for op_id in (*self._stores, *self._loads) if self.done(op_id))
         for op_id in ready:
             self.settle(op_id)
         return ready
@@ -137,7 +142,7 @@ class Transfers:
                 pairs = [pair for pair in pairs if not pair.from_storage]
             for pair in pairs:
                 self._ready(op_id, pair)
-            self._copying(self._host, self._device, pairs)()
+            self._loads[op_id] = self._stream.fenced(self._copying(self._host, self._device, pairs))
             self._ledger.counts.pages_loaded += len(pairs)
             for pair in pairs:
                 source = self._ledger.host.of(pair.group, pair.source)

@@ -3,14 +3,13 @@
 from random import Random
 
 import pytest
-
-pytest.importorskip("torch", reason="carrying plans out needs the extra kvplan-toolkit[torch]")
-
 from support.scenario import Scenario
 from support.scenarios import ROLES, TIERS, scenario_of
 
 from backends.carrying import carry_out
 from kvplan.backends.errors import Violation
+
+pytest.importorskip("torch", reason="carrying plans out needs the extra kvplan-toolkit[torch]")
 
 
 def short_landing(error: Violation, scenario: Scenario) -> bool:

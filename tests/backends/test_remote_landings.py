@@ -3,10 +3,10 @@ replayable group too, which has no part in hits."""
 
 import pytest
 
-pytest.importorskip("torch", reason="carrying plans out needs the extra kvplan-toolkit[torch]")
-
 from backends.small import group, play, request, scenario
 from kvplan.backends.errors import Violation
+
+pytest.importorskip("torch", reason="carrying plans out needs the extra kvplan-toolkit[torch]")
 
 
 def landing(prompt: int) -> None:

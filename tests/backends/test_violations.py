@@ -5,9 +5,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-
-pytest.importorskip("torch", reason="carrying plans out needs the extra kvplan-toolkit[torch]")
-
 from support.scenario import Scenario
 
 from backends.carrying import CarriedRun
@@ -15,6 +12,8 @@ from backends.small import Mutation, group, play, request, scenario
 from kvplan.backends.carried import CarriedScheduler
 from kvplan.backends.errors import Violation
 from kvplan.scheduler import Cache, ExecutionEvent, ExecutionPlan, Scheduler
+
+pytest.importorskip("torch", reason="carrying plans out needs the extra kvplan-toolkit[torch]")
 
 ALONE = scenario(request(0, (1, 0, 14)))
 PAIR = scenario(request(0, (1, 0, 14)), request(1, (2, 0, 14), submit=1))

@@ -1,0 +1,136 @@
+"""check-plan and measure-device from the command line."""
+
+import json
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from kvplan.backends.backend import Backend
+from kvplan.cli import app
+from kvplan.commands import errors
+from kvplan.scheduler import ExecutionPlan, Scheduler
+
+torch = pytest.importorskip("torch", reason="check-plan needs the extra kvplan-toolkit[torch]")
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+TRACE = str(EXAMPLES / "traces" / "shared_prefixes.jsonl")
+
+DEPLOYMENT = """
+prefix_granularity = 4
+max_scheduled_tokens = 64
+max_batch_size = 4
+pool_blocks = 60
+[[cache_groups]]
+group_id = "full"
+block_granularity = 4
+bytes_per_page = 4096
+[[cache_groups]]
+group_id = "sliding"
+block_granularity = 4
+retention = "SlidingWindow"
+sliding_window_tokens = 8
+bytes_per_page = 4096
+"""
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> tuple[str, str]:
+    """A deployment of 60 blocks of 4 KiB and a trace that fills it several times over."""
+    deployment, trace = tmp_path / "d.toml", tmp_path / "t.jsonl"
+    deployment.write_text(DEPLOYMENT)
+    rows = [{"timestamp": 0.1 * at, "input_length": 40, "output_length": 20} for at in range(12)]
+    trace.write_text("".join(json.dumps(row | {"hash_ids": [at % 3]}) + "\n" for at, row in enumerate(rows)))
+    return str(deployment), str(trace)
+
+
+def run(*arguments: str) -> int:
+    return errors.run(lambda _: app(list(arguments), standalone_mode=False))
+
+
+def test_a_safe_trace_ends_with_safe(small: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("check-plan", small[1], "-d", small[0]) == 0
+    out = capsys.readouterr().out
+    assert "Arena       60 LCM blocks, 240.00 KiB in one allocation\n" in out
+    assert "Requests    12 of 12 finished   0 never fit\n" in out
+    assert "RESULT      safe: every read found what its request's own history says\n" in out
+
+
+@pytest.mark.parametrize("role", ["Fused", "P", "D"])
+def test_every_role_is_played(small: tuple[str, str], role: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("check-plan", small[1], "-d", small[0], "--role", role, "--format", "json") == 0
+    result = json.loads(capsys.readouterr().out)
+    assert (result["safe"], result["role"], result["finished"]) == (True, role, 12)
+    counts = result["counts"]
+    assert (counts["rows_sent"] > 0) == (role == "P")
+    assert (counts["rows_received"] > 0) == (role == "D")
+
+
+def test_a_host_tier_and_accepted_lengths_are_played(
+    small: tuple[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    more = ("--host-blocks", "100", "--decode-input-tokens", "3", "--accept-length", "2")
+    overlap = ("--overlap-schedule-depth", "1", "--format", "json")
+    assert run("check-plan", small[1], "-d", small[0], *more, *overlap) == 0
+    assert json.loads(capsys.readouterr().out)["counts"]["pages_stored"] > 10
+
+
+def test_a_violation_is_a_finding_with_its_place(
+    small: tuple[str, str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    carry_out = Backend.carry_out
+
+    def unzeroed(backend: Backend, plan: ExecutionPlan, scheduler: Scheduler) -> None:
+        plan.pages_to_zero.clear()
+        carry_out(backend, plan, scheduler)
+
+    monkeypatch.setattr(Backend, "carry_out", unzeroed)
+    assert run("check-plan", small[1], "-d", small[0]) == 1
+    out = " ".join(capsys.readouterr().out.split())
+    assert "RESULT not safe: round 0, request" in out
+    assert "page 1 of full: writes position 0 over memory that was never zeroed or written" in out
+    assert "last written by nobody" in out
+    assert run("check-plan", small[1], "-d", small[0], "--format", "json") == 1
+    found = json.loads(capsys.readouterr().out)["violation"]
+    assert (found["round"], found["group"], found["page"], found["tier"]) == (0, "full", 1, "device")
+
+
+def test_rows_shrink_on_request(small: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("check-plan", small[1], "-d", small[0], "--scale-down", "16") == 0
+    assert "15.00 KiB in one allocation, rows 16 times" in " ".join(capsys.readouterr().out.split())
+
+
+def test_blocks_are_found_by_allocation(small: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("check-plan", "-d", small[0], "--find-max-blocks") == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "LCM blocks of 4.00 KiB fit: the 60 deployed and" in out
+    assert run("check-plan", "-d", small[0], "--find-max-blocks", "--reserve-gib", "1e6") == 1
+    out = " ".join(capsys.readouterr().out.split())
+    assert "RESULT 0 LCM blocks of 4.00 KiB fit beside" in out
+    assert "60 fewer than the 60 deployed" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("--device", "cuda:77"), "device 'cuda:77' is not there; the devices are cpu"),
+        ((), "no TRACE is given; a trace's file is expected, or --find-max-blocks"),
+    ],
+)
+def test_wrong_input_is_a_sentence(
+    small: tuple[str, str], arguments: tuple[str, ...], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("check-plan", "-d", small[0], *arguments) == 2
+    assert sentence in capsys.readouterr().err
+
+
+def test_a_cpu_is_measured_and_said_to_be_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    output = tmp_path / "device.toml"
+    flags = ("--device", "cpu", "--largest-mib", "1", "--repeats", "2")
+    assert run("measure-device", "-o", str(output), *flags) == 0
+    assert "no device was measured" in " ".join(capsys.readouterr().out.split())
+    document = tomllib.loads(output.read_text())
+    assert document["basis"] == "memory copies of this machine's CPU: no device was measured"
+    assert [size for size, _ in document["write_back"]["samples"]] == [1 << 16, 1 << 18, 1 << 20]
+    assert run("measure-device", "-o", str(output), *flags) == 2
+    assert "is there; give --force to replace it" in capsys.readouterr().err
