@@ -167,7 +167,7 @@ def disaggregated(
         check=check,
     )
     replay.play()
-    summary = figures(replay, trace)
+    summary = figures(replay, trace, step_time is not None)
     if format is OutputFormat.json:
         print_json(workers_json(summary))
     else:

@@ -11,9 +11,9 @@ from rich.text import Text
 from kvplan.replay.disaggregated import Disaggregated, Stuck
 from kvplan.replay.hand_off import HandOff
 from kvplan.replay.statistics import Spread, spread
-from kvplan.replay.step_time import NS
+from kvplan.replay.step_time import NS, StepTime
 from kvplan.replay.workers import DecodeWorker, Worker
-from kvplan.reports.replay_units import counted, duration, folded, grouped, percent, tokens
+from kvplan.reports.replay_units import counted, duration, folded, grouped, percent, step_words, tokens
 from kvplan.traces import Trace
 
 LABEL = 12
@@ -77,14 +77,14 @@ class WorkersSummary:
     never_fit_requests: Sequence[str]
     stuck: Sequence[Stuck]
     routing: str
-    step_time_note: str
+    step_time: StepTime
+    step_time_given: bool
 
 
-def figures(replay: Disaggregated, trace: Trace) -> WorkersSummary:
+def figures(replay: Disaggregated, trace: Trace, step_time_given: bool = False) -> WorkersSummary:
     """Return the figures of a replay that has been played."""
     finished = replay.finished
     ended = [hand for hand in replay.hand_offs.values() if hand.end_ns >= 0]
-    step = replay.step_time
     return WorkersSummary(
         ending=replay.ending,
         trace=trace.sources[0].rsplit("/", 1)[-1],
@@ -119,9 +119,8 @@ def figures(replay: Disaggregated, trace: Trace) -> WorkersSummary:
         never_fit_requests=[flight.request_id for flight in replay.refused],
         stuck=replay.stuck,
         routing=replay.routing,
-        step_time_note="one unit a round"
-        if step.lockstep
-        else f"{step.fixed_s * 1e3:g} ms a forward and more",
+        step_time=replay.step_time,
+        step_time_given=step_time_given,
     )
 
 
@@ -185,6 +184,7 @@ def _lines(summary: WorkersSummary) -> list[str]:
     lines = [
         f"{summary.trace}: {counted(summary.requests, 'request')} through "
         f"{counted(prefill, 'prefill worker')} and {counted(decode, 'decode worker')} ({summary.routing})",
+        f"{'step':{LABEL}}{step_words(summary.step_time, summary.step_time_given)}",
         "",
         f"{'Requests':{LABEL}}{grouped(summary.finished)} finished   {grouped(summary.never_fit)} never fit   "
         f"{grouped(summary.unfinished)} unfinished",
