@@ -237,7 +237,6 @@ def test_a_trace_comes_from_standard_input(files: tuple[str, str]) -> None:
         (["--time-unit", "fortnights"], "fortnights"),
         (["--hash-tokens", "16"], "hash_tokens 16"),
         (["--zero-output", "keep"], "zero_output 'keep'"),
-        (["--role", "P"], "role P"),
         (["--pool-blocks", "0"], "pool"),
         (["--force"], "--force"),
         (["--deployment", "nowhere.toml"], "nowhere.toml"),
