@@ -1,0 +1,150 @@
+"""Keeps a run in a directory while it is made, so that one that is cut short can still be asked."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import polars as pl
+
+import kvplan
+from kvplan.explain import states
+from kvplan.explain.observer import Observer
+from kvplan.explain.session import Session
+from kvplan.explain.start import START, Start, write_start
+from kvplan.explain.tables import admissions_table, evictions_table
+from kvplan.explain.trace_file import head_of, write_trace
+from kvplan.replay.play import Progress
+from kvplan.replay.run import Run, config_facts
+from kvplan.replay.store import SUMMARY, TABLES, RunError, check_output
+
+EVERY = 4_000
+"""Rounds between two states: about a second of replay."""
+
+STATES = "states"
+
+
+def check_record(directory: Path, *, force: bool = False) -> None:
+    """Raise ``RunError`` if a run cannot be kept in ``directory``; ``force`` replaces a run, finished or not."""
+    if force and not directory.is_symlink() and (directory / START).is_file():
+        return
+    check_output(directory, force=force)
+
+
+def record(
+    session: Session,
+    directory: Path,
+    *,
+    force: bool = False,
+    every: int = EVERY,
+    max_rounds: int | None = None,
+    progress: Callable[[Progress], None] | None = None,
+    stop: Callable[[], bool] | None = None,
+) -> Run:
+    """Play ``session`` from its first round on and keep everything in ``directory``.
+
+    The tables and ``run.json`` are written at the end; until then there are states and what was logged
+    between them. Raises ``RunError`` when something is there already (``check_record``) or cannot be written.
+    """
+    check_record(directory, force=force)
+    try:
+        recorder = Recorder(session, directory, every)
+        recorder.begin()
+
+        def after_round() -> bool:
+            recorder.after_round()
+            return stop is not None and stop()
+
+        try:
+            ending, dead_end = session.play(max_rounds, progress=progress, stop=after_round)
+        finally:
+            recorder.observer.detach()
+        run = session.run(ending, dead_end)
+        recorder.end(run)
+    except OSError as error:
+        raise RunError(f"output {directory} cannot be written: {error.strerror or error}") from None
+    return run
+
+
+class Recorder:
+    """Writes one session's run as it is played."""
+
+    def __init__(self, session: Session, directory: Path, every: int) -> None:
+        self.session = session
+        self.directory = directory
+        self.every = every
+        names = session.engine.workload.request_ids
+        self.observer = Observer(session.engine, {name: row for row, name in enumerate(names)})
+        self._next = every
+        self._kept = states.counts(session)
+        self._noted = (0, 0)
+
+    def begin(self) -> None:
+        """Make the directory, with what the run begins with."""
+        directory, session = self.directory, self.session
+        if directory.exists():
+            shutil.rmtree(directory)
+        (directory / STATES).mkdir(parents=True)
+        write_trace(session.trace, directory)
+        self._write(state_path(directory, session.round), states.save(session))
+        start = Start(
+            kvplan.__version__,
+            head_of(session.trace),
+            session.deployment,
+            config_facts(session.config),
+            session.assumptions,
+        )
+        write_start(start, directory)
+        self.observer.attach()
+
+    def after_round(self) -> None:
+        """Keep a state if it is time for one; only after a round that got somewhere (see ``states.save``)."""
+        session = self.session
+        engine = session.engine
+        if engine.round_index >= self._next and (engine.gained_now or engine.ended_now):
+            self._next = engine.round_index + self.every
+            self.observer.detach()
+            self._write(state_path(self.directory, session.round), states.save(session))
+            observer = self.observer
+            noted = self._noted
+            part = states.save_part(session, self._kept, observer, noted)
+            self._write(part_path(self.directory, session.round), part)
+            self._kept = states.counts(session)
+            self._noted = (len(observer.evictions), len(observer.admissions))
+            observer.attach()
+
+    def end(self, run: Run) -> None:
+        """Write the tables and, last of all, the summary, by which a run is known to be whole."""
+        directory = self.directory
+        for name in TABLES:
+            table: pl.DataFrame = getattr(run, name)
+            table.write_parquet(directory / f"{name}.parquet")
+        write_notes(self.observer, directory)
+        encoded = msgspec.json.format(msgspec.json.encode(run.summary), indent=2)
+        self._write(directory / SUMMARY, encoded + b"\n")
+        for part in (directory / STATES).glob("*.part"):
+            part.unlink()
+
+    def _write(self, path: Path, data: bytes) -> None:
+        fresh = path.with_name(f".{path.name}")
+        fresh.write_bytes(data)
+        os.replace(fresh, path)
+
+
+def write_notes(observer: Observer, directory: Path) -> None:
+    """Write what the observer noted: ``admissions.parquet`` and ``evictions.parquet``."""
+    admissions_table(observer.admissions, observer.evictions).write_parquet(directory / "admissions.parquet")
+    evictions_table(observer.evictions).write_parquet(directory / "evictions.parquet")
+
+
+def state_path(directory: Path, round_index: int) -> Path:
+    """Where the state before a round is kept."""
+    return directory / STATES / f"{round_index:09}.state"
+
+
+def part_path(directory: Path, round_index: int) -> Path:
+    """Where what was logged up to a round is kept until the run is whole."""
+    return directory / STATES / f"{round_index:09}.part"

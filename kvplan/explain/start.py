@@ -1,0 +1,87 @@
+"""What a run began with: enough to play it again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from enum import IntEnum
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from kvplan.explain.trace_file import TraceHead
+from kvplan.replay.run import Assumptions
+from kvplan.replay.store import RunError
+from kvplan.scheduler import CacheGroupConfig, SchedulerConfig
+
+START = "start.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """The program's version, the trace, the deployment's configuration as ``run.config_facts`` has it."""
+
+    kvplan: str
+    trace: TraceHead
+    deployment: str
+    config: Mapping[str, object]
+    assumptions: Assumptions
+
+
+def write_start(start: Start, directory: Path) -> None:
+    """Write ``start.json``."""
+    encoded = msgspec.json.format(msgspec.json.encode(start), indent=2)
+    (directory / START).write_bytes(encoded + b"\n")
+
+
+def read_start(directory: Path) -> Start:
+    """Read ``start.json``. Raises ``RunError`` when there is none, or it is something else."""
+    try:
+        return msgspec.json.decode((directory / START).read_bytes(), type=Start)
+    except FileNotFoundError:
+        if not directory.is_dir():
+            raise RunError(
+                f"{directory} is no directory; a run (replay-trace --output) is expected"
+            ) from None
+        raise RunError(
+            f"{directory} holds no {START}; a run that replay-trace --output has kept is expected"
+        ) from None
+    except OSError as error:
+        raise RunError(f"{directory / START} cannot be read: {error.strerror}") from None
+    except msgspec.DecodeError as error:
+        raise RunError(f"{directory / START} is not what a run begins with: {error}") from None
+
+
+def config_of(facts: Mapping[str, Any]) -> SchedulerConfig:
+    """The configuration of which ``run.config_facts`` made ``facts``."""
+    config = SchedulerConfig()
+    _set(config, {name: value for name, value in facts.items() if name != "cache_groups"})
+    config.cache_groups = []
+    for group_facts in facts["cache_groups"]:
+        group = CacheGroupConfig()
+        _set(group, group_facts)
+        config.cache_groups.append(group)
+    return config
+
+
+def _set(target: Any, facts: Mapping[str, Any]) -> None:
+    known = {field.name for field in fields(target)}
+    for name, value in facts.items():
+        if name in known:
+            kind = _ENUMS.get(name)
+            setattr(target, name, kind[value] if kind is not None and isinstance(value, str) else value)
+
+
+def _enums() -> dict[str, type[IntEnum]]:
+    from kvplan.scheduler import CacheGroupFamily, CacheRetention, CacheTransferPolicy
+
+    return {
+        "role": SchedulerConfig.Role,
+        "retention": CacheRetention,
+        "family": CacheGroupFamily,
+        "transfer_policy": CacheTransferPolicy,
+    }
+
+
+_ENUMS = _enums()
