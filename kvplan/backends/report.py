@@ -41,7 +41,7 @@ def check_text(result: CheckResult, width: int = 80) -> Text:
     lines = [
         *_entry("Device", f"{result.device}   role {result.role}", width),
         *_entry("Arena", blocks, width),
-        *_entry("Allocator", _allocators(result.before, result.after), width),
+        *_entry("Allocator", _allocators(result), width),
         *_entry(
             "Requests",
             f"{result.finished:,} of {result.requests:,} finished   {result.refused:,} never fit",
@@ -138,10 +138,18 @@ def _json(values: dict[str, Any]) -> str:
     return msgspec.json.format(msgspec.json.encode(values), indent=2).decode() + "\n"
 
 
-def _allocators(before: AllocatorReport, after: AllocatorReport) -> str:
-    if before.allocated is None:
-        return f"before: {_allocator(before)}; after: {_process(after)}"
-    return f"before: {_allocator(before)}; after: {_allocator(after)}"
+def _allocators(result: CheckResult) -> str:
+    """Before, after, and what the plan promised that lies between them."""
+    before, after = result.before, result.after
+    if before.allocated is None or after.allocated is None:
+        promised = size(result.arena_bytes + result.host_bytes)
+        grown = (after.process or 0) - (before.process or 0)
+        return f"before: {_allocator(before)}; after: {size(grown)} more resident, {promised} promised"
+    grown = after.allocated - before.allocated
+    return (
+        f"before: {_allocator(before)}; after: {_allocator(after)}; {size(grown)} more allocated, "
+        f"{size(result.arena_bytes)} promised"
+    )
 
 
 def _allocator(report: AllocatorReport) -> str:
