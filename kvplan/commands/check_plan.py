@@ -47,6 +47,16 @@ def check_plan(
     trace_format: Annotated[
         str | None, typer.Option("--trace-format", help="The trace's format; found by content when absent.")
     ] = None,
+    random_requests: Annotated[
+        int | None,
+        typer.Option(
+            "--random",
+            metavar="N",
+            min=1,
+            help="Play so many random requests that share prefixes, instead of a trace.",
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of --random and of --accept-length.")] = 0,
     limit: Annotated[int | None, typer.Option("--limit", help="Play this many requests at most.")] = None,
     concurrency: Annotated[
         int | None, typer.Option("--concurrency", help="Closed loop: so many requests at a time.")
@@ -77,7 +87,7 @@ def check_plan(
     deployment: Path | None,
     overrides: dict[str, object],
 ) -> int:
-    """Carry out every plan that a trace makes on real memory, and prove each of them safe.
+    """Carry out every plan that a trace, or random requests, make on real memory, and prove each of them safe.
 
     Needs the extra torch. Every row that a forward reads is compared with what its request's own history
     says; the first that differs ends the run with round, request, group, page and who wrote it last. Exit
@@ -95,10 +105,12 @@ def check_plan(
             "the deployment has no pool size; pool_blocks, pool_tokens or pool_gib is expected, in the file "
             "or as a flag (--pool-blocks)"
         )
-    if not trace:
-        raise ValueError("no TRACE is given; a trace's file is expected, or --find-max-blocks")
+    if bool(trace) == (random_requests is not None):
+        given = "both TRACE and --random are" if trace else "no TRACE is"
+        raise ValueError(f"{given} given; a trace's file, --random N or --find-max-blocks is expected")
     from kvplan.backends.backend import Memory, fitting_scale
     from kvplan.backends.check import check_plan
+    from kvplan.backends.random_workload import random_workload
     from kvplan.backends.report import check_json, check_text
     from kvplan.replay.accept import parse_accept
     from kvplan.replay.workload import parse_budget, workload_of
@@ -109,11 +121,15 @@ def check_plan(
         scale_down = 1 if on_gpu else fitting_scale(config, loaded.group_bytes, CPU_BYTES)
     block_bytes = loaded.block_bytes if scale_down == 1 else None
     memory = Memory(Memory.of(config, loaded.group_bytes, scale_down).groups, block_bytes)
-    requests = read_trace(trace, format=trace_format, limit=limit)
+    if trace:
+        requests = read_trace(trace, format=trace_format, limit=limit)
+        workload = workload_of(requests, parse_budget(max_new_tokens))
+    else:
+        workload = random_workload(config, random_requests or 0, seed)
     result = check_plan(
-        workload_of(requests, parse_budget(max_new_tokens)),
+        workload,
         config,
-        parse_accept(accept_length, config.decode_input_tokens),
+        parse_accept(accept_length, config.decode_input_tokens, seed),
         memory=memory,
         scale_down=scale_down,
         device=device,

@@ -154,8 +154,13 @@ def replay_trace(
         _option("--load-back-latency", help="Time of a load-back besides. [0]", panel=TIERS, metavar="TIME"),
     ] = None,
     storage: Annotated[
-        float | None,
-        _option("--storage", help="Share of the prompts that storage holds at the start.", panel=TIERS),
+        str | None,
+        _option(
+            "--storage",
+            help="What storage holds at the start: a share of the prompts, or those of a file of request ids.",
+            panel=TIERS,
+            metavar="SHARE|FILE",
+        ),
     ] = None,
     storage_failure_rate: Annotated[
         float, _option("--storage-failure-rate", help="Share of storage's loads that fail.", panel=TIERS)
@@ -222,11 +227,10 @@ def replay_trace(
     Exit status 0: every request that fits has finished; 1: a stall, a livelock or the limit of rounds; 2:
     wrong input.
     """
-    from kvplan.commands.workers import TierFlags, WorkerFlags, disaggregated
+    from kvplan.commands.workers import TierFlags, WorkerFlags, disaggregated, storage_of
     from kvplan.replay.accept import parse_accept
     from kvplan.replay.replay import replay
     from kvplan.replay.step_time import unit_rounds
-    from kvplan.replay.storage import Storage
     from kvplan.replay.store import check_output, write_run
     from kvplan.replay.workload import parse_budget
     from kvplan.traces import read_trace
@@ -252,10 +256,6 @@ def replay_trace(
     transfer_times = tiers.transfer_times(loaded)
     peers = WorkerFlags(prefill_workers, decode_workers, routing, transfer_gbps, transfer_latency)
     counts = peers.workers(config.role)
-    if counts is not None:
-        for flag, given_one in {"--output": output, "--storage": storage, "--check": None}.items():
-            if given_one is not None:
-                raise ValueError(f"{flag} is given; it goes with a replay on one fused engine")
     accept = parse_accept(accept_length, config.decode_input_tokens, seed)
     requests = read_trace(
         trace,
@@ -268,6 +268,7 @@ def replay_trace(
         limit=limit,
         start=start,
     )
+    stored = storage_of(storage, storage_failure_rate, seed)
     if counts is not None:
         return disaggregated(
             requests,
@@ -283,6 +284,9 @@ def replay_trace(
             max_rounds=max_rounds,
             force_retract_every=force_retract_every,
             check=check,
+            storage=stored,
+            output=output,
+            force=force,
             format=format,
         )
     with _progress_bar(len(requests)) as progress, _ctrl_c() as stop:
@@ -298,9 +302,7 @@ def replay_trace(
             max_rounds=max_rounds,
             seed=seed,
             transfer_times=transfer_times,
-            storage=None
-            if storage is None and not storage_failure_rate
-            else Storage(storage or 0.0, storage_failure_rate, seed),
+            storage=stored,
             force_retract_every=force_retract_every,
             progress=progress,
             stop=stop,

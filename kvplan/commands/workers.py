@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from kvplan.commands.errors import FINDING
 from kvplan.commands.options import OutputFormat
@@ -14,7 +16,10 @@ from kvplan.replay.accept import AcceptLengths
 from kvplan.replay.disaggregated import ROUTINGS, disaggregate
 from kvplan.replay.hand_off import TransferLink
 from kvplan.replay.step_time import StepTime, nanoseconds, parse_seconds
+from kvplan.replay.storage import Storage
+from kvplan.replay.store import write_files
 from kvplan.replay.transfers import Link, TransferTimes
+from kvplan.replay.workers_run import workers_tables
 from kvplan.replay.workload import workload_of
 from kvplan.reports.disaggregated import figures, workers_json, workers_text
 from kvplan.scheduler.config import Role
@@ -42,6 +47,27 @@ def bandwidth(gbps: float | None, flag: str, page_bytes: Mapping[str, int | None
 
 def _latency(text: str | None, flag: str) -> int:
     return 0 if text is None else nanoseconds(parse_seconds(text, flag))
+
+
+def storage_of(text: str | None, failure_rate: float, seed: int) -> Storage | None:
+    """Return what `--storage` says: a share from 0 to 1, or a file with a request id a line; None without it.
+
+    Raises ValueError for anything else.
+    """
+    if text is None:
+        return Storage(failure_rate=failure_rate, seed=seed) if failure_rate else None
+    try:
+        return Storage(float(text), failure_rate, seed)
+    except ValueError:
+        if not Path(text).is_file():
+            raise ValueError(
+                f"--storage {text!r} is given; a share from 0 to 1, or a file of request ids, is expected"
+            ) from None
+    try:
+        lines = Path(text).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"--storage {text!r} cannot be read: {error}") from None
+    return Storage(0.0, failure_rate, seed, frozenset(line.strip() for line in lines if line.strip()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +173,9 @@ def disaggregated(
     max_rounds: int | None,
     force_retract_every: int | None,
     check: bool,
+    storage: Storage | None,
+    output: Path | None,
+    force: bool,
     format: OutputFormat,
 ) -> int:
     """Replay through workers, print what came of it, and return the exit status."""
@@ -164,10 +193,14 @@ def disaggregated(
         concurrency=concurrency,
         max_rounds=max_rounds,
         force_retract_every=force_retract_every,
+        storage=storage,
         check=check,
     )
     replay.play()
     summary = figures(replay, trace, step_time is not None)
+    if output is not None:
+        write_files(output, workers_tables(replay), workers_json(summary).encode(), force=force)
+        print(f"kvplan: the run is in {output}", file=sys.stderr)
     if format is OutputFormat.json:
         print_json(workers_json(summary))
     else:

@@ -130,7 +130,13 @@ POOL_FIELDS = (
         slot=POOL,
     ),
     Field("pool_gib", Kind.GIB, "Pool size in GiB of memory.", ("memory_gib",), most=MAX_GIB, slot=POOL),
-    Field("host_blocks", Kind.COUNT, "Host pool size in usable LCM blocks; 0 for none.", slot=HOST),
+    Field(
+        "host_blocks",
+        Kind.COUNT,
+        "Host pool size in usable LCM blocks; 0 for none.",
+        ("host_pages",),
+        slot=HOST,
+    ),
     Field("num_host_pages", Kind.COUNT, "Host pool size in LCM blocks, the null one counted in.", slot=HOST),
     Field("host_gib", Kind.GIB, "Host pool size in GiB of memory.", most=MAX_GIB, slot=HOST),
 )

@@ -17,6 +17,7 @@ from kvplan.replay.engine import Outcome
 from kvplan.replay.flight import Flight
 from kvplan.replay.hand_off import HandOff, TransferLink
 from kvplan.replay.step_time import StepTime
+from kvplan.replay.storage import Storage
 from kvplan.replay.transfers import TransferTimes, loaded_group
 from kvplan.replay.workers import DecodeWorker, PrefillWorker, Worker
 from kvplan.replay.workload import Workload
@@ -240,6 +241,7 @@ def disaggregate(
     concurrency: int | None = None,
     max_rounds: int | None = None,
     force_retract_every: int | None = None,
+    storage: Storage | None = None,
     check: bool = False,
 ) -> Disaggregated:
     """A disaggregated replay of ``workload``, ready to be played.
@@ -254,6 +256,10 @@ def disaggregate(
             raise ValueError(f"{name} {count} is given; 0 or more is expected")
     if not prefill_workers and not decode_workers:
         raise ValueError("prefill-workers and decode-workers are both 0; at least one worker is needed")
+    if storage is not None and not config.enable_l3_storage:
+        raise ValueError("storage is given; it needs enable_l3_storage and a host pool in the deployment")
+    if force_retract_every is not None and force_retract_every < 1:
+        raise ValueError(f"force-retract-every {force_retract_every} is given; 1 round or more is expected")
     step_time = step_time or StepTime()
     link = link or TransferLink()
     configs = {
@@ -288,6 +294,9 @@ def disaggregate(
                 groups=made.cache_groups,
                 loaded_group=loaded_group(made),
                 force_retract_every=force_retract_every,
+                storage=storage,
             )
+            if storage is not None:
+                storage.fill(worker.scheduler, workload)
             (replay.prefill if role == Role.P else replay.decode).append(worker)  # type: ignore[arg-type]
     return replay

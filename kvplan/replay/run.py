@@ -165,10 +165,10 @@ def requests_table(engine: Engine, trace: Trace) -> pl.DataFrame:
             {
                 "request_id": workload.request_ids[row],
                 "status": status,
-                "arrived_s": _seconds(flight.arrived_ns) if flight else None,
-                "admitted_s": _seconds(flight.admitted_ns) if flight else None,
-                "first_token_s": _seconds(flight.first_token_ns) if flight else None,
-                "finished_s": _seconds(flight.finished_ns) if flight else None,
+                "arrived_s": seconds(flight.arrived_ns) if flight else None,
+                "admitted_s": seconds(flight.admitted_ns) if flight else None,
+                "first_token_s": seconds(flight.first_token_ns) if flight else None,
+                "finished_s": seconds(flight.finished_ns) if flight else None,
                 "prompt_tokens": workload.prompt_tokens[row],
                 "output_tokens": workload.output_tokens[row],
                 "max_new_tokens": workload.budgets[row] or None,
@@ -186,5 +186,5 @@ def requests_table(engine: Engine, trace: Trace) -> pl.DataFrame:
     return table.with_columns(session_id=trace.table["session_id"], line=trace.table["line"])
 
 
-def _seconds(ns: int) -> float | None:
+def seconds(ns: int) -> float | None:
     return None if ns < 0 else ns / NS

@@ -3,6 +3,7 @@
 import os
 import shutil
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
@@ -42,6 +43,17 @@ def write_run(run: Run, directory: Path, *, force: bool = False) -> None:
 
     Raises RunError when something is there already (see `check_output`) or the files cannot be written.
     """
+    encoded = msgspec.json.format(msgspec.json.encode(run.summary), indent=2)
+    write_files(directory, {name: getattr(run, name) for name in TABLES}, encoded + b"\n", force=force)
+
+
+def write_files(
+    directory: Path, tables: Mapping[str, pl.DataFrame], summary: bytes, *, force: bool = False
+) -> None:
+    """Write tables, by name, and a summary's JSON to `directory`, whole or not at all.
+
+    Raises RunError as `write_run` does.
+    """
     check_output(directory, force=force)
     try:
         directory.parent.mkdir(parents=True, exist_ok=True)
@@ -50,11 +62,9 @@ def write_run(run: Run, directory: Path, *, force: bool = False) -> None:
         raise RunError(f"output {directory} cannot be made: {error.strerror}") from None
     try:
         os.chmod(fresh, 0o755)
-        for name in TABLES:
-            table: pl.DataFrame = getattr(run, name)
+        for name, table in tables.items():
             table.write_parquet(fresh / f"{name}.parquet")
-        encoded = msgspec.json.format(msgspec.json.encode(run.summary), indent=2)
-        (fresh / SUMMARY).write_bytes(encoded + b"\n")
+        (fresh / SUMMARY).write_bytes(summary)
         if directory.exists():
             old = Path(tempfile.mkdtemp(prefix=f".{directory.name}.old.", dir=directory.parent))
             os.rename(directory, old / "run")

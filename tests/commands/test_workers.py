@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 
 from kvplan import cli
@@ -143,6 +144,31 @@ def test_retractions_on_purpose_are_recovered_from(capsys: pytest.CaptureFixture
     assert figures["requests"]["finished"] == 40
 
 
+def test_storage_can_be_a_file_of_requests(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    first = facts(capsys, *STORED, "--storage", "0")["figures"]
+    listed = tmp_path / "stored.txt"
+    listed.write_text("c21-0\n\n")
+    some = facts(capsys, *STORED, "--storage", str(listed))["figures"]
+    assert first["tiers"]["pages_prefetched"] == 0 < some["tiers"]["pages_prefetched"]
+    listed.write_text("nobody\n")
+    status, _, err = run(capsys, *STORED, "--storage", str(listed))
+    assert (status, "'nobody'" in err) == (2, True)
+
+
+def test_a_run_of_workers_is_kept_with_its_hand_offs(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    said = facts(capsys, "-d", DENSE, "--limit", "20", "--decode-workers", "2", "--output", str(out))
+    requests = pl.read_parquet(out / "requests.parquet")
+    assert requests["status"].to_list() == ["finished"] * 20
+    assert (requests["begin_s"] >= requests["ready_s"]).all()
+    assert set(pl.read_parquet(out / "rounds.parquet")["worker"]) == {"prefill 0", "decode 0", "decode 1"}
+    assert json.loads((out / "run.json").read_text()) == said
+    status, _, err = run(capsys, "-d", DENSE, "--limit", "20", "--decode-workers", "2", "--output", str(out))
+    assert (status, "is there already" in err) == (2, True)
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -152,12 +178,12 @@ def test_retractions_on_purpose_are_recovered_from(capsys: pytest.CaptureFixture
         (["--routing", "round-robin"], "--prefill-workers or --decode-workers"),
         (["--decode-workers", "2", "--transfer-gbps", "0"], "--transfer-gbps 0"),
         (["--decode-workers", "2", "--transfer-latency", "soon"], "--transfer-latency 'soon'"),
-        (["--decode-workers", "2", "--output", "run"], "--output"),
         (["--write-back-gbps", "5"], "without a host pool"),
         (["--host-gib", "1", "--load-back-gbps", "nan"], "--load-back-gbps nan"),
         (["--storage", "0.5"], "enable_l3_storage"),
         (["--host-gib", "1", "--enable-l3-storage", "--storage", "1.5"], "a share from 0 to 1"),
         (["--force-retract-every", "0"], "force-retract-every 0"),
+        (["--decode-workers", "1", "--force-retract-every", "0"], "force-retract-every 0"),
     ],
 )
 def test_wrong_flags_get_one_sentence(
