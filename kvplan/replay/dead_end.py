@@ -8,6 +8,8 @@ from kvplan.replay.flight import Flight
 from kvplan.replay.totals import Totals
 from kvplan.scheduler.rounds.diagnosis import Diagnosis
 
+RUNTIME = ""  # stands for the engine's runtime where a request's name would be
+
 
 @dataclass(frozen=True, slots=True)
 class Shortage:
@@ -25,8 +27,9 @@ class Stuck:
 
     `fits` tells whether its next `next_tokens` would fit now; where they do not, `groups` are what they need.
     `exempt`: it may not be retracted. `in_cycle`: it is admitted and retracted again and again, for the
-    requests of `retracted_for`. `never_ends`: its prompt and whole output are more than the pool admits of one
-    request; it came in because it does not declare them. `reason` is the scheduler's own sentence.
+    requests of `retracted_for`, or `by_runtime`: a load of its forward failed, or retractions are forced.
+    `never_ends`: its prompt and whole output are more than the pool admits of one request; it came in because
+    it does not declare them. `reason` is the scheduler's own sentence.
     """
 
     request_id: str
@@ -37,6 +40,7 @@ class Stuck:
     retractions: int
     in_cycle: bool
     retracted_for: Sequence[str]
+    by_runtime: bool
     fits: bool
     next_tokens: int
     groups: Sequence[Shortage]
@@ -216,8 +220,7 @@ def livelock(engine: Engine, cycle: Cycle) -> DeadEnd:
     ):
         if kind == "retracted" and name is not None:
             retracted_for.setdefault(name, {})
-            if other is not None:
-                retracted_for[name][other] = None
+            retracted_for[name][other or RUNTIME] = None
     inside = list(moved(engine, since))
     rest = [name for name in engine.live if name not in inside]
     requests = [
@@ -242,7 +245,8 @@ def _stuck(
         output_tokens=flight.output_tokens,
         retractions=flight.retractions,
         in_cycle=in_cycle,
-        retracted_for=retracted_for,
+        retracted_for=[other for other in retracted_for if other != RUNTIME],
+        by_runtime=RUNTIME in retracted_for,
         fits=reason is not None and reason.fits,
         next_tokens=0 if reason is None else reason.tokens,
         groups=[]

@@ -122,6 +122,8 @@ class Engine:
             None if step is None else step.key(now),
             tuple(due - now for due, _, _ in sorted(self._transfers, key=lambda transfer: transfer[1])),
             tuple(max(link.free_ns - now, 0) for link in links),
+            0 if self.storage is None else self.storage.undecided,
+            0 if self.force_retract_every is None else self.round_index % self.force_retract_every,
         )
 
     def wait(self, until_ns: int) -> None:
@@ -163,6 +165,10 @@ class Engine:
             ids = batch.request_ids
             if not ids:
                 continue
+            if self._lost:  # what the forward needed did not come: it does not run (engine.md §11)
+                self._note_lost(batch)
+                self._retract_by_runtime(ids)
+                continue
             prefills = batch.num_extends()
             decodes = len(ids) - prefills
             ends: list[int] = []
@@ -171,11 +177,7 @@ class Engine:
                 ends = self._note_chunks(batch, prefills)
             context = self._context_tokens(batch) if self.step_time.per_context_token_s else 0
             step_ns = self.step_time.ns(prefill_tokens, decodes, context)
-            if self._lost:
-                # The pages that the forward needed did not come: it does not run (engine.md §11).
-                self._retract_by_runtime(ids)
-            else:
-                step = Step(ids, prefills, ends, batch.prefill_lengths, 0)
+            step = Step(ids, prefills, ends, batch.prefill_lengths, 0)
         if self._lost and plan.remote_prefill is not None:
             self._retract_by_runtime(plan.remote_prefill.request_ids)
         pool = scheduler.pool_usage()
@@ -279,6 +281,7 @@ class Engine:
             flight.retracted()
             self.resident -= 1
             self.totals.retractions[retraction.state] += 1
+            self.totals.runtime_retractions += retraction.for_request is None
             self.events.append(
                 self.round_index,
                 self.now_ns,
@@ -310,6 +313,18 @@ class Engine:
             self.totals.replayed_tokens += replayed
             ends.append(end)
         return ends
+
+    def _note_lost(self, batch: Batch) -> None:
+        """Account for a batch that does not run: its requests hold their pages until they are retracted."""
+        for name, prefill_size in zip(batch.request_ids, batch.prefill_lengths, strict=True):
+            flight = self.live.get(name)
+            if flight is None:
+                continue
+            if not flight.resident:
+                flight.resident = True
+                self.resident += 1
+                flight.prefill_size = prefill_size
+            self.events.append(self.round_index, self.now_ns, "lost", name)
 
     def _context_tokens(self, batch: Batch) -> int:
         """Return the tokens whose KV the forward reads: before each chunk, and before each decode."""

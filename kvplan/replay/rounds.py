@@ -83,7 +83,8 @@ class EventLog:
 
     Kinds, with what `tokens` are: arrived (its prompt), refused (what it needs), admitted (those found in the
     cache), retracted (KV dropped; `state` it was in, `other` = the request it was done for), first_token,
-    finished (generated), skipped (rounds left out because they repeat those before).
+    finished (generated), lost (its forward did not run, as a load had failed), skipped (rounds left out because
+    they repeat those before).
     """
 
     rounds: list[int] = field(default_factory=list)

@@ -125,9 +125,13 @@ class RoundCounts:
 
 @dataclass(frozen=True, slots=True)
 class RetractionCounts:
-    """Retractions: how many, of how many requests, in which state, when."""
+    """Retractions: how many, of how many requests, in which state, when.
+
+    `by_runtime` of them the runtime asked for, after a failed load or on purpose; all others made room.
+    """
 
     count: int
+    by_runtime: int
     requests: int
     worst_request: str | None
     worst_count: int
@@ -336,6 +340,7 @@ def _retractions(engine: Engine, flights: Sequence[Flight], end_ns: int) -> Retr
     by_state = Counter(engine.totals.retractions)
     return RetractionCounts(
         count=by_state.total(),
+        by_runtime=engine.totals.runtime_retractions,
         requests=len(hit),
         worst_request=worst.request_id if worst else None,
         worst_count=worst.retractions if worst else 0,

@@ -3,7 +3,19 @@
 from collections import Counter
 from dataclasses import dataclass, field
 
-KINDS = ("prefill", "decode", "mixed", "empty")
+SUMS = (
+    "busy_ns",
+    "prefill_tokens",
+    "replayed_tokens",
+    "generated_tokens",
+    "decode_steps",
+    "runtime_retractions",
+    "pages_written",
+    "pages_loaded",
+    "pages_prefetched",
+    "tokens_loaded",
+    "loads_failed",
+)
 
 
 @dataclass(slots=True)
@@ -12,7 +24,8 @@ class Totals:
 
     `replayed_tokens` are those that a hit of a replayable group feeds again (engine.md §8). Pages are
     *written* to the host and *loaded* back from it, *prefetched* ones out of storage first; `tokens_loaded`
-    are the prompt positions that a load brought back and no chunk had to compute.
+    are the prompt positions that a load brought back and no chunk had to compute. `runtime_retractions` are
+    those that the runtime asked for, not the scheduler.
     """
 
     rounds: Counter[str] = field(default_factory=Counter)
@@ -23,6 +36,7 @@ class Totals:
     decode_steps: int = 0
     retractions: Counter[str] = field(default_factory=Counter)
     skipped_rounds: int = 0
+    runtime_retractions: int = 0
     pages_written: int = 0
     pages_loaded: int = 0
     pages_prefetched: int = 0
@@ -50,6 +64,7 @@ class Totals:
             self.decode_steps,
             Counter(self.retractions),
             self.skipped_rounds,
+            self.runtime_retractions,
             self.pages_written,
             self.pages_loaded,
             self.pages_prefetched,
@@ -64,11 +79,6 @@ class Totals:
             self.skipped_rounds += count * times
         for state, count in (self.retractions - since.retractions).items():
             self.retractions[state] += count * times
-        self.busy_ns += (self.busy_ns - since.busy_ns) * times
-        self.prefill_tokens += (self.prefill_tokens - since.prefill_tokens) * times
-        self.replayed_tokens += (self.replayed_tokens - since.replayed_tokens) * times
-        self.generated_tokens += (self.generated_tokens - since.generated_tokens) * times
-        self.decode_steps += (self.decode_steps - since.decode_steps) * times
-        for name in ("pages_written", "pages_loaded", "pages_prefetched", "tokens_loaded", "loads_failed"):
+        for name in SUMS:
             now = getattr(self, name)
             setattr(self, name, now + (now - getattr(since, name)) * times)

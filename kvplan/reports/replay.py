@@ -195,7 +195,7 @@ class _Report:
         kinds.append((rounds.empty, "empty"))
         parts = [", ".join(f"{grouped(count)} {kind}" for count, kind in kinds if count)]
         if rounds.skipped:
-            parts.append(f"{grouped(rounds.skipped)} of them repeat others and were not played")
+            parts.append(f"({grouped(rounds.skipped)} of them repeat others and were not played)")
         return self._row("Rounds", [f"{grouped(rounds.total)}:", *parts], " ")
 
     def _retractions(self) -> list[str]:
@@ -330,6 +330,8 @@ def _stuck(request: Stuck) -> str:
         others = [name for name in request.retracted_for if name != request.request_id]
         for_whom = ", ".join(others) or "its own next chunk"
         why += f"; retracted for {for_whom} each time round"
+    if request.by_runtime:
+        why = "retracted by the runtime each time round (a load failed, or it was forced)"
     if request.never_ends:
         whole = grouped(request.prompt_tokens + request.output_tokens)
         why += f"; can never end, {whole} tokens are more than the pool admits of one request"

@@ -15,7 +15,10 @@ def advice(summary: RunSummary) -> list[tuple[str, str]]:
                 f"the longest request ({longest:,} tokens) fits",
             )
         )
-    trouble = summary.dead_end is not None or figures.retractions.count
+    # Retractions that the runtime asks for have nothing to do with room.
+    trouble = figures.retractions.count > figures.retractions.by_runtime or (
+        summary.dead_end is not None and not figures.retractions.by_runtime
+    )
     if trouble and summary.assumptions.undeclared_requests:
         lines.append(
             ("--max-new-tokens output", "each request declares what it generates, and room is kept for it")
