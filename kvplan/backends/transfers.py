@@ -51,8 +51,10 @@ class Transfers:
         self._storage = storage
         self._stores: dict[int, Store] = {}
         self._loads: dict[int, Ticket] = {}
-        self._sources: dict[tuple[int, int], int] = {}  # device pages that a pinned store still holds
-        self._arriving: dict[tuple[int, int], int] = {}  # host pages whose store is not acknowledged
+        # Device pages that a pinned store still holds, and host pages whose store is not acknowledged: the op,
+        # and the digest of the page.
+        self._sources: dict[tuple[int, int], tuple[int, str]] = {}
+        self._arriving: dict[tuple[int, int], tuple[int, str]] = {}
 
     # --- stores -------------------------------------------------------------------------------------
 
@@ -67,9 +69,9 @@ class Transfers:
             self._stores[op_id] = Store(op_id, pairs, writer, ticket, pinned)
             self._ledger.counts.pages_stored += len(pairs)
             for pair in pairs:
-                self._arriving[pair.group, pair.destination] = op_id
+                self._arriving[pair.group, pair.destination] = op_id, pair.digest
                 if pinned:
-                    self._sources[pair.group, pair.source] = op_id
+                    self._sources[pair.group, pair.source] = op_id, pair.digest
 
     def done(self, op_id: int) -> bool:
         """Whether an operation's copies are complete, so that it may be acknowledged."""
@@ -89,7 +91,7 @@ class Transfers:
         store.ticket.wait()
         for pair in store.pairs:
             self._arriving.pop((pair.group, pair.destination), None)
-            if self._sources.get((pair.group, pair.source)) == op_id:
+            if self._sources.get((pair.group, pair.source)) == (op_id, pair.digest):
                 del self._sources[pair.group, pair.source]
             self._ledger.host.note(pair.group, [pair.destination], store.writer)
             self._check_key(store, pair)
@@ -126,11 +128,15 @@ class Transfers:
         if not self._sources:
             return
         for page in pages:
-            op_id = self._sources.get((group, page))
-            if op_id is not None and not self.done(op_id):
-                raise self._ledger.violation(
-                    "-", "device", group, page, f"{what} before store {op_id} has copied it"
-                )
+            op_id, digest = self._sources.get((group, page), (-1, ""))
+            if op_id >= 0 and not self.done(op_id):
+                what = f"{what} before store {op_id} has copied it"
+                raise self._ledger.violation(self._named(digest), "device", group, page, what)
+
+    def _named(self, digest: str) -> str:
+        """A request whose history has the page of a key."""
+        named = self._ledger.roll.keyed(digest)
+        return "-" if named is None else named[0].request_id
 
     # --- load-backs ---------------------------------------------------------------------------------
 
@@ -151,15 +157,12 @@ class Transfers:
 
     def _ready(self, op_id: int, pair: Pair) -> None:
         self.guard(pair.group, [pair.destination], f"load-back {op_id} fills it")
-        store = self._arriving.get((pair.group, pair.source))
-        if store is not None:
-            raise self._ledger.violation(
-                "-",
-                "host",
-                pair.group,
-                pair.source,
-                f"load-back {op_id} reads it before store {store} is there",
-            )
+        store, digest = self._arriving.get((pair.group, pair.source), (-1, ""))
+        if store >= 0 and self.done(store):
+            self.settle(store)
+        elif store >= 0:
+            what = f"load-back {op_id} reads it before store {store} is there"
+            raise self._ledger.violation(self._named(digest), "host", pair.group, pair.source, what)
         if pair.from_storage:
             self._fill(op_id, pair)
 
@@ -178,7 +181,7 @@ class Transfers:
                 self._host.write(pair.group, np.full(len(rows), pair.source), rows, marks)
         else:
             what = f"load-back {op_id} wants it from storage, which was never given it"
-            raise self._ledger.violation("-", "host", pair.group, pair.source, what)
+            raise self._ledger.violation(self._named(pair.digest), "host", pair.group, pair.source, what)
         self._ledger.host.note(pair.group, [pair.source], self._ledger.writer("storage"))
 
     # --- common -------------------------------------------------------------------------------------

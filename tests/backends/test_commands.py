@@ -95,6 +95,20 @@ def test_a_violation_is_a_finding_with_its_place(
     assert (found["round"], found["group"], found["page"], found["tier"]) == (0, "full", 1, "device")
 
 
+@pytest.mark.parametrize("role", ["Fused", "P", "D"])
+def test_random_requests_need_no_trace(
+    small: tuple[str, str], role: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = ("--random", "60", "--seed", "3", "--role", role, "--host-blocks", "200", "--format", "json")
+    outputs = []
+    for _ in range(2):
+        assert run("check-plan", "-d", small[0], *flags) == 0
+        outputs.append(json.loads(capsys.readouterr().out))
+    assert outputs[0]["counts"] == outputs[1]["counts"]
+    assert outputs[0]["finished"] == 60
+    assert outputs[0]["counts"]["pages_zeroed"] > 120  # every page is used more than once
+
+
 def test_rows_shrink_on_request(small: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
     assert run("check-plan", small[1], "-d", small[0], "--scale-down", "16") == 0
     assert "15.00 KiB in one allocation, rows 16 times" in " ".join(capsys.readouterr().out.split())
@@ -114,7 +128,7 @@ def test_blocks_are_found_by_allocation(small: tuple[str, str], capsys: pytest.C
     ("arguments", "sentence"),
     [
         (("--device", "cuda:77"), "device 'cuda:77' is not there; the devices are cpu"),
-        ((), "no TRACE is given; a trace's file is expected, or --find-max-blocks"),
+        ((), "no TRACE is given; a trace's file, --random N or --find-max-blocks is expected"),
     ],
 )
 def test_wrong_input_is_a_sentence(

@@ -272,7 +272,7 @@ def test_a_store_acknowledged_before_its_copy_when_it_is_loaded_back() -> None:
     with pytest.raises(Violation) as caught:
         for _ in run.rounds():
             pass
-    assert caught.value.place.tier == "host"
+    assert (caught.value.request_id, caught.value.place.tier) == ("r1", "host")
     assert "reads it before store 0 is there" in str(caught.value)
 
 
@@ -282,6 +282,7 @@ def test_a_page_reused_before_its_store_has_copied_it() -> None:
             plan.pages_to_zero.setdefault("full", []).append(op.src_pages[0][0])
 
     error = violation(BACK, reuse)
+    assert error.request_id == "r0"
     assert "is zeroed for another use before store 0 has copied it" in str(error)
 
 
