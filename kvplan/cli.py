@@ -10,6 +10,7 @@ import typer
 from kvplan import __version__
 from kvplan.commands import errors
 from kvplan.commands.check_plan import check_plan
+from kvplan.commands.explain_round import explain_round
 from kvplan.commands.max_request import max_request
 from kvplan.commands.measure_device import measure_device
 from kvplan.commands.replay_trace import replay_trace
@@ -29,6 +30,7 @@ app.command("max-request", short_help="The longest request that a pool admits.")
 app.command("replay-trace", short_help="A trace through the engine's scheduler.")(replay_trace)
 app.command("check-plan", short_help="Carry plans out on real memory; prove them safe.")(check_plan)
 app.command("measure-device", short_help="What zeroing and transfers cost on a device.")(measure_device)
+app.command("explain-round", short_help="Why the scheduler did what it did in a round.")(explain_round)
 
 
 def _version(asked: bool) -> None:

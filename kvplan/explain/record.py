@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -47,6 +48,11 @@ class Record:
     def table(self, name: str) -> pl.DataFrame:
         """A table: requests, rounds, events, admissions or evictions."""
         return self._recover().tables[name] if self.unfinished else read_table(self.directory, name)
+
+    @property
+    def request_ids(self) -> Sequence[str]:
+        """The trace's requests, by row."""
+        return self.trace.table["request_id"].to_list()
 
     def session_at(self, round_index: int) -> Session:
         """The session with ``round_index`` as the round that is played next.

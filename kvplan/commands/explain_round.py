@@ -1,0 +1,159 @@
+"""`kvplan explain-round`: why the scheduler did what it did in a round.
+
+Imports nothing heavy before the command runs.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from kvplan.commands.options import Format, OutputFormat
+from kvplan.commands.printing import print_json, print_text
+from kvplan.commands.replay_trace import _ctrl_c, _progress_bar
+from kvplan.commands.sessions import given_of, session_of, session_options
+
+if TYPE_CHECKING:
+    from kvplan.explain.history import Source
+    from kvplan.explain.live import Live
+    from kvplan.replay.dead_end import DeadEnd
+
+MOST = 8
+"""Rounds of one request that are explained unless --all is given."""
+
+
+@session_options
+def explain_round(
+    run: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="RUN|TRACE...",
+            help="A run that replay-trace --output has kept, or a trace to replay (with --deployment).",
+            show_default=False,
+        ),
+    ],
+    round: Annotated[
+        int | None, typer.Option("--round", help="This round; the first one is 0.", show_default=False)
+    ] = None,
+    request: Annotated[
+        str | None,
+        typer.Option(
+            "--request",
+            metavar="ID",
+            help="The rounds that mattered to a request; with --round or --at, what that one meant to it.",
+            show_default=False,
+        ),
+    ] = None,
+    at: Annotated[
+        str | None,
+        typer.Option(
+            "--at", metavar="TIME", help="The round planned last at this time (12.5s).", show_default=False
+        ),
+    ] = None,
+    all: Annotated[
+        bool, typer.Option("--all", help="Try what would let in every request that waits, not just three.")
+    ] = False,
+    format: Format = OutputFormat.text,
+    *,
+    replayed: dict[str, Any],
+) -> int:
+    """Explain a round: its phases, each request's turn, who waits and why, and what would have let it in.
+
+    From a kept run, or straight from a trace and a deployment. Without --round, --request or --at the rounds
+    of the dead end (stall or livelock) in which the replay ends.
+    """
+    from kvplan.explain.explanation import DETAILED, explain_next
+    from kvplan.explain.history import entries, evictions, refusal, rounds_of, session_before
+    from kvplan.replay.step_time import parse_seconds
+    from kvplan.reports.explain_round import refused_json, refused_text, rounds_json, rounds_text
+
+    if round is not None and at is not None:
+        raise ValueError("--round and --at are given; one of them is expected")
+    seconds = None if at is None else parse_seconds(at, "--at")
+    source, dead_end, limit, lockstep = _source(run, replayed, round, seconds, request)
+    if round is None and seconds is None and request is not None:
+        never = refusal(source, request, limit)
+        if never is not None:
+            if format is OutputFormat.json:
+                print_json(refused_json(never))
+            else:
+                print_text(lambda width: refused_text(never, width))
+            return 0
+        wanted = rounds_of(source, request)
+    else:
+        wanted = _wanted(source, dead_end, round, seconds)
+    left = 0 if all else max(len(wanted) - MOST, 0)
+    known, entered = evictions(source), entries(source)
+    explanations = [
+        explain_next(
+            session_before(source, index),
+            request_id=request,
+            detailed=None if all else DETAILED,
+            eviction_of=known,
+            entered=entered,
+        )
+        for index in wanted[: len(wanted) - left]
+    ]
+    if format is OutputFormat.json:
+        print_json(rounds_json(explanations, wanted))
+    else:
+        print_text(lambda width: rounds_text(explanations, width, lockstep, request, wanted))
+    return 0
+
+
+def _source(
+    run: list[str], replayed: dict[str, Any], round: int | None, seconds: float | None, request: str | None
+) -> tuple[Source, DeadEnd | None, int, bool]:
+    """What is asked, the dead end it is known to end in, the limit of one request, whether time is rounds."""
+    if len(run) == 1 and Path(run[0]).is_dir():
+        from kvplan.explain.record import open_record
+
+        given = given_of(replayed)
+        if given:
+            raise ValueError(
+                f"{run[0]} is a run, and {given[0]} is given; a run has its own trace and deployment"
+            )
+        record = open_record(Path(run[0]))
+        summary = record.summary
+        limit = summary.figures.requests.limit_tokens
+        return record, summary.dead_end, limit, summary.assumptions.step_time.lockstep
+    from kvplan.explain.live import Live
+
+    live = Live(session_of(run, replayed))
+    _play(live, round, seconds, request)
+    engine = live.session.engine
+    return live, live.dead_end, engine.limit_tokens, engine.step_time.lockstep
+
+
+def _play(live: Live, round: int | None, seconds: float | None, request: str | None) -> None:
+    """Play as far as the question needs."""
+    from kvplan.explain.session import Session
+    from kvplan.replay.step_time import NS
+
+    def enough(session: Session) -> bool:
+        engine = session.engine
+        if round is not None:
+            return engine.round_index > round
+        if seconds is not None:
+            return engine.now_ns > seconds * NS
+        return request is not None and any(flight.request_id == request for flight in engine.ended_now)
+
+    with _progress_bar(len(live.request_ids)) as progress, _ctrl_c() as stop:
+        live.play(enough, progress=progress, stop=stop)
+
+
+def _wanted(source: Source, dead_end: DeadEnd | None, round: int | None, seconds: float | None) -> list[int]:
+    from kvplan.explain.history import round_at
+
+    if round is not None:
+        return [round]
+    if seconds is not None:
+        return [round_at(source, seconds)]
+    if dead_end is None:
+        raise ValueError("the replay has no dead end to explain; --round, --request or --at is expected")
+    if not dead_end.period_rounds:
+        return [dead_end.round]
+    first = dead_end.round - dead_end.period_rounds + 1
+    return list(range(first, dead_end.round + 1))

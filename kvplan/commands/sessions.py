@@ -1,0 +1,114 @@
+"""The options of ``replay-trace`` for commands that play a trace themselves.
+
+Imports nothing heavy before a command runs.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from functools import wraps
+from typing import TYPE_CHECKING, Any
+
+from kvplan.commands.options import given_flags
+from kvplan.commands.replay_trace import replay_trace
+
+if TYPE_CHECKING:
+    from kvplan.explain.session import Session
+
+_LEFT_OUT = {
+    "trace",
+    "output",
+    "force",
+    "format",
+    "max_rounds",
+    "prefill_workers",
+    "decode_workers",
+    "routing",
+    "transfer_gbps",
+    "transfer_latency",
+}
+
+
+def session_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give ``command`` the options by which ``replay-trace`` is told of a trace and a deployment.
+
+    They come to it as its last parameter, ``replayed: dict[str, Any]``, made for ``session_of``.
+    """
+    signature = inspect.signature(command, eval_str=True)
+    own = [p for name, p in signature.parameters.items() if name != "replayed"]
+    taken = {p.name for p in own} | _LEFT_OUT
+    theirs = [p for p in inspect.signature(replay_trace).parameters.values() if p.name not in taken]
+
+    @wraps(command)
+    def with_session(**given: Any) -> Any:
+        replayed = {p.name: given.pop(p.name) for p in theirs}
+        return command(**given, replayed=replayed)
+
+    parameters = [*(p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own), *theirs]
+    with_session.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    with_session.__annotations__ = {p.name: p.annotation for p in parameters}
+    return with_session
+
+
+def given_of(replayed: dict[str, Any]) -> list[str]:
+    """The options among ``replayed`` that were given, as flags."""
+    defaults = inspect.signature(replay_trace).parameters
+    return [
+        "--" + name.replace("_", "-") for name, value in replayed.items() if value != defaults[name].default
+    ]
+
+
+def session_of(traces: list[str], replayed: dict[str, Any]) -> Session:
+    """The session that ``replay-trace`` would play with these options. Raises ``ValueError``."""
+    from kvplan.commands.replay_trace import _deployment, _step_time
+    from kvplan.commands.workers import TierFlags
+    from kvplan.explain.session import begin
+    from kvplan.replay.accept import parse_accept
+    from kvplan.replay.step_time import unit_rounds
+    from kvplan.replay.storage import Storage
+    from kvplan.replay.workload import parse_budget
+    from kvplan.traces import read_trace
+
+    own = set(inspect.signature(inspect.unwrap(replay_trace)).parameters)
+    options = {name: value for name, value in replayed.items() if name in own}
+    overrides = given_flags({name: value for name, value in replayed.items() if name not in own})
+    times = ("step_fixed", "step_prefill_token", "step_decode", "step_context_token")
+    given = {"--" + name.replace("_", "-"): options[name] for name in times if options[name] is not None}
+    if options["rounds"] and given:
+        raise ValueError(f"--rounds and {next(iter(given))} are given; one of them is expected")
+    loaded = _deployment(options["deployment"], overrides)
+    tiers = TierFlags(
+        options["write_back_gbps"],
+        options["load_back_gbps"],
+        options["write_back_latency"],
+        options["load_back_latency"],
+    )
+    budget = parse_budget(options["max_new_tokens"])
+    accept = parse_accept(options["accept_length"], loaded.config.decode_input_tokens, options["seed"])
+    reading = (
+        "time_unit",
+        "hash_tokens",
+        "sort",
+        "skip_bad_rows",
+        "zero_output",
+        "limit",
+        "start",
+    )
+    trace = read_trace(traces, format=options["trace_format"], **{name: options[name] for name in reading})
+    share, failures = options["storage"], options["storage_failure_rate"]
+    return begin(
+        trace,
+        loaded.config,
+        deployment="" if options["deployment"] is None else str(options["deployment"]),
+        step_time=unit_rounds() if options["rounds"] else _step_time(given),
+        accept=accept,
+        max_new_tokens=budget,
+        speed=options["speed"],
+        concurrency=options["concurrency"],
+        seed=options["seed"],
+        transfer_times=tiers.transfer_times(loaded),
+        storage=Storage(share or 0.0, failures, options["seed"]) if share is not None or failures else None,
+        force_retract_every=options["force_retract_every"],
+        check=options["check"],
+    )
