@@ -11,10 +11,10 @@ from kvplan.explain import states
 from kvplan.explain.observer import Observer
 from kvplan.explain.recorder import EVERY
 from kvplan.explain.session import Session
-from kvplan.explain.tables import admissions_table, evictions_table
+from kvplan.explain.tables import notes
 from kvplan.replay.dead_end import DeadEnd
 from kvplan.replay.play import Ending, Progress
-from kvplan.replay.run import in_seconds
+from kvplan.replay.run import in_seconds, requests_table
 
 
 class Live:
@@ -62,13 +62,13 @@ class Live:
         return ending
 
     def table(self, name: str) -> pl.DataFrame:
-        """rounds, events, evictions or admissions so far."""
-        engine, observer = self.session.engine, self.observer
-        if name == "evictions":
-            return evictions_table(observer.evictions)
-        if name == "admissions":
-            return admissions_table(observer.admissions, observer.evictions)
-        return in_seconds(engine.events.table() if name == "events" else engine.rounds.table())
+        """rounds, events, requests, admissions, evictions or plans so far."""
+        session, engine = self.session, self.session.engine
+        if name in ("rounds", "events"):
+            return in_seconds(engine.events.table() if name == "events" else engine.rounds.table())
+        if name == "requests":
+            return requests_table(engine, session.trace)
+        return notes(self.observer, engine.rounds.table())[name]
 
     def session_at(self, round_index: int) -> Session:
         """The session before a round, played again from the last state before it."""

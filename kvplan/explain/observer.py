@@ -10,9 +10,11 @@ from array import array
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
+from zlib import crc32
 
 from kvplan.explain.misses import MissedPages, missed_pages, short_key
 from kvplan.replay.engine import Engine
+from kvplan.scheduler import ExecutionPlan
 from kvplan.scheduler.cache.coordinator import MatchSteps, Probe
 from kvplan.scheduler.request import Request
 from kvplan.scheduler.rounds.build import Outcome
@@ -48,6 +50,7 @@ class Admission:
     again: bool  # after a retraction
     prompt_tokens: int
     prefill_tokens: int
+    headroom: int  # generated tokens that the admission secures
     limit: int
     limit_rule: str
     device_hit: int
@@ -62,6 +65,7 @@ class _Probed:
 
     limit: int
     rule: str
+    headroom: int
     found: Probe
     steps: MatchSteps
     mark: int
@@ -77,6 +81,8 @@ class Observer:
     admissions: list[Admission] = field(default_factory=list)
     gone: dict[tuple[int, int], int] = field(default_factory=dict)
     """The newest eviction from the device of a key, by (group, first 8 bytes of the key)."""
+    plans: array[int] = field(default_factory=lambda: array("I"))
+    """A number for each round's plan: who is in it, in which order, with how many tokens."""
     _for: int = -1
     _probe: _Probed | None = None
 
@@ -84,7 +90,9 @@ class Observer:
         """Begin to listen."""
         scheduler = self.engine.scheduler
         admissions, cache = scheduler._admissions, scheduler._cache
-        hooked: Any = admissions
+        hooked: Any = scheduler
+        hooked.next_execution_plan = self._planned(scheduler.next_execution_plan)
+        hooked = admissions
         hooked.first_chunk = self._named(admissions.first_chunk, self._admitted)
         hooked.later_chunk = self._named(admissions.later_chunk)
         hooked._admit = self._named(admissions._admit)
@@ -96,11 +104,28 @@ class Observer:
     def detach(self) -> None:
         """Leave the scheduler as it was."""
         scheduler = self.engine.scheduler
+        vars(scheduler).pop("next_execution_plan", None)
         for name in ("first_chunk", "later_chunk", "_admit", "probe"):
             vars(scheduler._admissions).pop(name, None)
         cache = scheduler._cache
         for index in [cache.index] if cache.host is None else [cache.index, cache.host.index]:
             index.on_change = getattr(index.on_change, "before", index.on_change)
+
+    def _planned(self, call: Callable[[], ExecutionPlan]) -> Callable[[], ExecutionPlan]:
+        plans = self.plans
+
+        def planned() -> ExecutionPlan:
+            plan = call()
+            number = 0
+            for batch in plan.forward:
+                number = crc32("\0".join(batch.request_ids).encode(), number)
+                prefills = batch.num_extends()
+                if prefills:
+                    number = crc32(repr(batch.input_lengths[:prefills]).encode(), number)
+            plans.append(number)
+            return plan
+
+        return planned
 
     def _named(
         self, call: Callable[..., Any], after: Callable[[Request, Any, int, int], None] | None = None
@@ -126,7 +151,7 @@ class Observer:
         def probe(request: Request, steps: MatchSteps | None = None) -> Probe:
             steps = ([], []) if steps is None else steps
             found = call(request, steps)
-            self._probe = _Probed(*limit_of(request), found, steps, len(self.evictions))
+            self._probe = _Probed(*limit_of(request), request.headroom, found, steps, len(self.evictions))
             return found
 
         return probe
@@ -166,6 +191,7 @@ class Observer:
                 retractions > 0,
                 request.submitted_size,
                 size,
+                probed.headroom,
                 probed.limit * page,
                 probed.rule,
                 found.device * page,

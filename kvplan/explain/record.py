@@ -15,7 +15,7 @@ from kvplan.explain.observer import Observer
 from kvplan.explain.recorder import STATES, part_path, state_path
 from kvplan.explain.session import Session
 from kvplan.explain.start import Start, config_of, read_start
-from kvplan.explain.tables import admissions_table, evictions_table
+from kvplan.explain.tables import notes
 from kvplan.explain.trace_file import read_kept_trace
 from kvplan.replay.play import Ending
 from kvplan.replay.run import RunSummary
@@ -46,7 +46,7 @@ class Record:
         return self._recover().summary if self.unfinished else read_summary(self.directory)
 
     def table(self, name: str) -> pl.DataFrame:
-        """A table: requests, rounds, events, admissions or evictions."""
+        """A table: requests, rounds, events, admissions, evictions or plans."""
         return self._recover().tables[name] if self.unfinished else read_table(self.directory, name)
 
     @property
@@ -93,8 +93,7 @@ class Record:
                 "requests": run.requests,
                 "rounds": run.rounds,
                 "events": run.events,
-                "admissions": admissions_table(observer.admissions, observer.evictions),
-                "evictions": evictions_table(observer.evictions),
+                **notes(observer, run.rounds),
             }
             self._recovered = Recovered(run.summary, tables)
         return self._recovered

@@ -15,7 +15,7 @@ from kvplan.explain import states
 from kvplan.explain.observer import Observer
 from kvplan.explain.session import Session
 from kvplan.explain.start import START, Start, write_start
-from kvplan.explain.tables import admissions_table, evictions_table
+from kvplan.explain.tables import notes
 from kvplan.explain.trace_file import head_of, write_trace
 from kvplan.replay.play import Progress
 from kvplan.replay.run import Run, config_facts
@@ -80,7 +80,7 @@ class Recorder:
         self.observer = Observer(session.engine, {name: row for row, name in enumerate(names)})
         self._next = every
         self._kept = states.counts(session)
-        self._noted = (0, 0)
+        self._noted = (0, 0, 0)
 
     def begin(self) -> None:
         """Make the directory, with what the run begins with."""
@@ -113,7 +113,7 @@ class Recorder:
             part = states.save_part(session, self._kept, observer, noted)
             self._write(part_path(self.directory, session.round), part)
             self._kept = states.counts(session)
-            self._noted = (len(observer.evictions), len(observer.admissions))
+            self._noted = (len(observer.evictions), len(observer.admissions), len(observer.plans))
             observer.attach()
 
     def end(self, run: Run) -> None:
@@ -122,7 +122,8 @@ class Recorder:
         for name in TABLES:
             table: pl.DataFrame = getattr(run, name)
             table.write_parquet(directory / f"{name}.parquet")
-        write_notes(self.observer, directory)
+        for name, noted in notes(self.observer, run.rounds).items():
+            noted.write_parquet(directory / f"{name}.parquet")
         encoded = msgspec.json.format(msgspec.json.encode(run.summary), indent=2)
         self._write(directory / SUMMARY, encoded + b"\n")
         for part in (directory / STATES).glob("*.part"):
@@ -132,12 +133,6 @@ class Recorder:
         fresh = path.with_name(f".{path.name}")
         fresh.write_bytes(data)
         os.replace(fresh, path)
-
-
-def write_notes(observer: Observer, directory: Path) -> None:
-    """Write what the observer noted: ``admissions.parquet`` and ``evictions.parquet``."""
-    admissions_table(observer.admissions, observer.evictions).write_parquet(directory / "admissions.parquet")
-    evictions_table(observer.evictions).write_parquet(directory / "evictions.parquet")
 
 
 def state_path(directory: Path, round_index: int) -> Path:

@@ -106,7 +106,7 @@ def load(
 
 
 def save_part(
-    session: Session, since: tuple[int, int, int, int], observer: Observer, noted: tuple[int, int]
+    session: Session, since: tuple[int, int, int, int], observer: Observer, noted: tuple[int, int, int]
 ) -> bytes:
     """What was logged and noted since ``counts`` was ``since`` and the observer had ``noted`` so much."""
     engine, (rounds, events, finished, refused) = session.engine, since
@@ -119,6 +119,7 @@ def save_part(
             engine.refused[refused:],
             [column[noted[0] :] for column in observer.evictions.columns],
             observer.admissions[noted[1] :],
+            observer.plans[noted[2] :],
         )
     )
     return compressed(file.getvalue())
@@ -128,7 +129,7 @@ def add_part(part: bytes, session: Session, observer: Observer) -> None:
     """Add what ``save_part`` kept to a session's logs and an observer's notes, which it follows."""
     engine = session.engine
     reader = _Reader(io.BytesIO(expanded(part)), {"workload": engine.workload})
-    rounds, events, finished, refused, evictions, admissions = reader.load()
+    rounds, events, finished, refused, evictions, admissions, plans = reader.load()
     for column, more in zip(engine.rounds.columns, rounds, strict=True):
         column.extend(more)
     for log, entries in zip(_columns(engine.events), events, strict=True):
@@ -138,6 +139,7 @@ def add_part(part: bytes, session: Session, observer: Observer) -> None:
     for column, more in zip(observer.evictions.columns, evictions, strict=True):
         column.extend(more)
     observer.admissions += admissions
+    observer.plans.extend(plans)
 
 
 def _columns(log: EventLog) -> list[list[Any]]:

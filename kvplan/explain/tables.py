@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 
 from kvplan.explain.misses import CAUSES
-from kvplan.explain.observer import Admission, Evictions
+from kvplan.explain.observer import Admission, Evictions, Observer
 
 PLAIN = [field.name for field in fields(Admission) if field.name != "pages"]
 
@@ -47,3 +47,12 @@ def admissions_table(admissions: Sequence[Admission], evictions: Evictions) -> p
         name: pl.String if name in texts else pl.Boolean if name == "again" else pl.Int64 for name in columns
     }
     return pl.DataFrame(columns, schema=schema)
+
+
+def notes(observer: Observer, rounds: pl.DataFrame) -> dict[str, pl.DataFrame]:
+    """All that an observer noted, by table: admissions, evictions, plans."""
+    return {
+        "admissions": admissions_table(observer.admissions, observer.evictions),
+        "evictions": evictions_table(observer.evictions),
+        "plans": pl.DataFrame({"round": rounds["round"], "plan": np.array(observer.plans)}),
+    }
