@@ -62,11 +62,10 @@ def given_of(replayed: dict[str, Any]) -> list[str]:
 def session_of(traces: list[str], replayed: dict[str, Any]) -> Session:
     """The session that ``replay-trace`` would play with these options. Raises ``ValueError``."""
     from kvplan.commands.replay_trace import _deployment, _step_time
-    from kvplan.commands.workers import TierFlags
+    from kvplan.commands.workers import TierFlags, storage_of
     from kvplan.explain.session import begin
     from kvplan.replay.accept import parse_accept
     from kvplan.replay.step_time import unit_rounds
-    from kvplan.replay.storage import Storage
     from kvplan.replay.workload import parse_budget
     from kvplan.traces import read_trace
 
@@ -96,7 +95,6 @@ def session_of(traces: list[str], replayed: dict[str, Any]) -> Session:
         "start",
     )
     trace = read_trace(traces, format=options["trace_format"], **{name: options[name] for name in reading})
-    share, failures = options["storage"], options["storage_failure_rate"]
     return begin(
         trace,
         loaded.config,
@@ -108,7 +106,7 @@ def session_of(traces: list[str], replayed: dict[str, Any]) -> Session:
         concurrency=options["concurrency"],
         seed=options["seed"],
         transfer_times=tiers.transfer_times(loaded),
-        storage=Storage(share or 0.0, failures, options["seed"]) if share is not None or failures else None,
+        storage=storage_of(options["storage"], options["storage_failure_rate"], options["seed"]),
         force_retract_every=options["force_retract_every"],
         check=options["check"],
     )

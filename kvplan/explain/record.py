@@ -119,3 +119,10 @@ def open_record(directory: Path) -> Record:
     if not known:
         raise RunError(f"{directory / STATES} holds no state; replay the trace again with --output")
     return Record(directory, start, trace, unfinished, known)
+
+
+def summary_of(directory: Path) -> tuple[RunSummary, bool]:
+    """A run's figures, and whether it is unfinished. Raises ``RunError`` when there is no run."""
+    if (directory / SUMMARY).is_file():
+        return read_summary(directory), False
+    return open_record(directory).summary, True

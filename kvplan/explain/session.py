@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kvplan.replay.accept import AcceptLengths, parse_accept
 from kvplan.replay.arrivals import Arrivals
@@ -47,6 +48,31 @@ class Session:
             return Ending.ROUND_LIMIT, None
         return play(self.engine, self.arrivals, max_rounds=until, progress=progress, stop=stop)
 
+    def changed(
+        self, config: SchedulerConfig | None = None, max_new_tokens: str | int | None = None
+    ) -> Session:
+        """A session from the first round on with another configuration or declared budget, all else the same.
+
+        Only of a session that has not played a round yet.
+        """
+        engine, given = self.engine, self.assumptions
+        again = begin(
+            self.trace,
+            config or self.config,
+            deployment=self.deployment,
+            step_time=engine.step_time,
+            accept=engine.accept,
+            max_new_tokens=parse_budget(given.max_new_tokens) if max_new_tokens is None else max_new_tokens,
+            speed=given.speed,
+            concurrency=given.concurrency,
+            seed=given.seed,
+            transfer_times=engine.transfer_times.fresh(),
+            storage=copy.deepcopy(engine.storage),
+            force_retract_every=engine.force_retract_every,
+        )
+        again.assumptions = replace(again.assumptions, step_time_given=given.step_time_given)
+        return again
+
     def run(self, ending: Ending, dead_end: DeadEnd | None = None) -> Run:
         """The record of what was played; the engine's logs must reach back to round 0."""
         return run_of(
@@ -73,6 +99,10 @@ def begin(
     """A session before its first round; the arguments are those of ``replay.replay``."""
     if config.role is not SchedulerConfig.Role.Fused:
         raise ValueError(f"role {config.role.name} is given; one engine of role Fused can be explained")
+    if force_retract_every is not None and force_retract_every < 1:
+        raise ValueError(f"force-retract-every {force_retract_every} is given; 1 round or more is expected")
+    if storage is not None and not config.enable_l3_storage:
+        raise ValueError("storage is given; it needs enable_l3_storage and a host pool in the deployment")
     accept = accept or parse_accept(None, config.decode_input_tokens)
     workload = workload_of(trace.scaled(speed=speed), max_new_tokens)
     engine = Engine(

@@ -1,0 +1,33 @@
+"""The report of a run that was kept: that of its replay, and whether it was ever finished."""
+
+from __future__ import annotations
+
+import msgspec
+from rich.text import Text
+
+from kvplan.replay.run import RunSummary
+from kvplan.reports.columns import folded
+from kvplan.reports.replay import replay_text
+from kvplan.reports.replay_units import counted
+
+LABEL = 12
+
+
+def kept_json(summary: RunSummary, unfinished: bool) -> str:
+    """The summary as ``replay-trace`` writes it, and ``unfinished``: whether it was cut short."""
+    fields = msgspec.to_builtins(summary)
+    return (
+        msgspec.json.format(msgspec.json.encode({**fields, "unfinished": unfinished}), indent=2).decode()
+        + "\n"
+    )
+
+
+def kept_text(summary: RunSummary, unfinished: bool, where: str, width: int) -> Text:
+    """The report at ``width`` columns."""
+    report = replay_text(summary, width)
+    if unfinished:
+        rounds = counted(summary.figures.rounds.total, "round")
+        said = f"{where} is unfinished: its replay was cut short, or still goes on; what is kept are {rounds}"
+        for line in folded("warning", said, width, LABEL):
+            report.append(line + "\n", style="yellow")
+    return report
