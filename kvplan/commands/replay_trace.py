@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 TRACE = "The trace"
 ARRIVALS = "Arrivals and outputs"
 TIERS = "Host and storage tiers"
+BACKEND = "Carrying plans out"
 WORKERS = "Prefill and decode workers"
 TIME = "Step time (assumptions, in seconds, or with a unit: 10ms, 35us)"
 
@@ -200,6 +201,27 @@ def replay_trace(
         str | None,
         _option("--transfer-latency", help="Time of a hand-off besides. [0]", panel=WORKERS, metavar="TIME"),
     ] = None,
+    backend: Annotated[
+        str,
+        _option(
+            "--backend",
+            help="Who carries plans out: nobody, or torch (an extra).",
+            panel=BACKEND,
+            metavar="none|torch",
+        ),
+    ] = "none",
+    device: Annotated[
+        str | None, _option("--device", help="Where torch does it: cpu or cuda:0. [cpu]", panel=BACKEND)
+    ] = None,
+    device_costs: Annotated[
+        Path | None,
+        _option(
+            "--device-costs",
+            help="Transfer times of the host tier from a file of measure-device.",
+            panel=TIERS,
+            metavar="FILE",
+        ),
+    ] = None,
     max_rounds: Annotated[
         int | None, typer.Option("--max-rounds", help="Stop after this many rounds, with exit status 1.")
     ] = None,
@@ -227,7 +249,7 @@ def replay_trace(
     Exit status 0: every request that fits has finished; 1: a stall, a livelock or the limit of rounds; 2:
     wrong input.
     """
-    from kvplan.commands.workers import TierFlags, WorkerFlags, disaggregated, storage_of
+    from kvplan.commands.workers import TierFlags, WorkerFlags, carrier, disaggregated, storage_of, violations
     from kvplan.replay.accept import parse_accept
     from kvplan.replay.replay import replay
     from kvplan.replay.step_time import unit_rounds
@@ -252,7 +274,7 @@ def replay_trace(
     budget = parse_budget(max_new_tokens)
     loaded = _deployment(deployment, overrides)
     config = loaded.config
-    tiers = TierFlags(write_back_gbps, load_back_gbps, write_back_latency, load_back_latency)
+    tiers = TierFlags(write_back_gbps, load_back_gbps, write_back_latency, load_back_latency, device_costs)
     transfer_times = tiers.transfer_times(loaded)
     peers = WorkerFlags(prefill_workers, decode_workers, routing, transfer_gbps, transfer_latency)
     counts = peers.workers(config.role)
@@ -268,6 +290,7 @@ def replay_trace(
         limit=limit,
         start=start,
     )
+    carrying = carrier(backend, device, loaded, storage_failure_rate, check=check)
     stored = storage_of(storage, storage_failure_rate, seed)
     if counts is not None:
         return disaggregated(
@@ -285,11 +308,12 @@ def replay_trace(
             force_retract_every=force_retract_every,
             check=check,
             storage=stored,
+            scheduler_of=carrying,
             output=output,
             force=force,
             format=format,
         )
-    with _progress_bar(len(requests)) as progress, _ctrl_c() as stop:
+    with violations(), _progress_bar(len(requests)) as progress, _ctrl_c() as stop:
         run = replay(
             requests,
             config,
@@ -307,6 +331,7 @@ def replay_trace(
             progress=progress,
             stop=stop,
             check=check,
+            scheduler_of=carrying,
         )
     if output is not None:
         write_run(run, output, force=force)

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import typer
+
+from kvplan.backends.errors import Violation
 from kvplan.commands.errors import FINDING
 from kvplan.commands.options import OutputFormat
 from kvplan.commands.printing import print_json, print_text
@@ -20,8 +24,9 @@ from kvplan.replay.storage import Storage
 from kvplan.replay.store import write_files
 from kvplan.replay.transfers import Link, TransferTimes
 from kvplan.replay.workers_run import workers_tables
-from kvplan.replay.workload import workload_of
+from kvplan.replay.workload import Workload, workload_of
 from kvplan.reports.disaggregated import figures, workers_json, workers_text
+from kvplan.scheduler import Scheduler, SchedulerConfig
 from kvplan.scheduler.config import Role
 from kvplan.traces import Trace
 
@@ -47,6 +52,51 @@ def bandwidth(gbps: float | None, flag: str, page_bytes: Mapping[str, int | None
 
 def _latency(text: str | None, flag: str) -> int:
     return 0 if text is None else nanoseconds(parse_seconds(text, flag))
+
+
+SchedulerOf = Callable[[SchedulerConfig, Workload, AcceptLengths], Scheduler]
+CPU_BYTES = 2**30  # what an arena may take on a CPU: rows are made smaller until it is enough
+
+
+@contextmanager
+def violations() -> Iterator[None]:
+    """Turn a plan that was found to be unsafe while it was carried out into the finding that it is."""
+    try:
+        yield
+    except Violation as violation:
+        print(f"RESULT      violation: {violation}")
+        raise typer.Exit(FINDING) from None
+
+
+def carrier(
+    backend: str, device: str | None, deployment: Deployment, failure_rate: float, *, check: bool
+) -> SchedulerOf | None:
+    """Return what makes a scheduler whose plans are carried out; None where nobody does.
+
+    Raises ValueError for a backend that is not known, or without torch or the device.
+    """
+    if backend == "none":
+        if device is not None:
+            raise ValueError(f"--device {device} is given; it goes with --backend torch")
+        return None
+    if backend != "torch":
+        raise ValueError(f"--backend {backend!r} is given; none or torch is expected")
+    if failure_rate:
+        raise ValueError("--storage-failure-rate is given; with --backend torch every load is carried out")
+    from kvplan.backends.backend import Memory, fitting_scale
+    from kvplan.backends.carried import carried_scheduler
+    from kvplan.backends.torch_module import device_named
+
+    where = device or "cpu"
+    on_gpu = device_named(where).type == "cuda"
+    sizes = deployment.group_bytes
+    scale = 1 if on_gpu else fitting_scale(deployment.config, sizes, CPU_BYTES)
+
+    def carried(config: SchedulerConfig, workload: Workload, accept: AcceptLengths) -> Scheduler:
+        memory = Memory.of(config, sizes, scale)
+        return carried_scheduler(config, workload, accept, device=where, memory=memory, check=check)
+
+    return carried
 
 
 def storage_of(text: str | None, failure_rate: float, seed: int) -> Storage | None:
@@ -78,6 +128,7 @@ class TierFlags:
     load_back_gbps: float | None
     write_back_latency: str | None
     load_back_latency: str | None
+    device_costs: Path | None = None
 
     def transfer_times(self, deployment: Deployment) -> TransferTimes:
         """Return the links of the host tier. Raises ValueError naming the flag that is wrong."""
@@ -87,6 +138,7 @@ class TierFlags:
             "--load-back-gbps": self.load_back_gbps,
             "--write-back-latency": self.write_back_latency,
             "--load-back-latency": self.load_back_latency,
+            "--device-costs": self.device_costs,
         }
         if not deployment.config.has_host_cache:
             for flag, value in given.items():
@@ -94,6 +146,8 @@ class TierFlags:
                     raise ValueError(
                         f"{flag} is given without a host pool; --host-blocks or --host-gib gives one"
                     )
+        if self.device_costs is not None:
+            return self._measured(given, deployment, sizes)
         links = [
             Link(
                 _latency(latency, f"--{name}-latency"),
@@ -104,6 +158,24 @@ class TierFlags:
                 ("write-back", self.write_back_gbps, self.write_back_latency),
                 ("load-back", self.load_back_gbps, self.load_back_latency),
             )
+        ]
+        return TransferTimes(*links)
+
+    def _measured(
+        self, given: Mapping[str, object], deployment: Deployment, sizes: Mapping[int, float]
+    ) -> TransferTimes:
+        """Return the links of a measured device."""
+        from kvplan.backends.device_file import load_costs
+
+        for flag, value in given.items():
+            if value is not None and flag != "--device-costs":
+                raise ValueError(f"{flag} and --device-costs are given; one of them is expected")
+        assert self.device_costs is not None
+        bandwidth(1.0, "--device-costs", deployment.group_bytes)
+        costs = load_costs(self.device_costs)
+        links = [
+            Link(nanoseconds(costs[kind].latency_s), costs[kind].bytes_per_s, sizes)
+            for kind in ("write_back", "load_back")
         ]
         return TransferTimes(*links)
 
@@ -174,6 +246,7 @@ def disaggregated(
     force_retract_every: int | None,
     check: bool,
     storage: Storage | None,
+    scheduler_of: SchedulerOf | None,
     output: Path | None,
     force: bool,
     format: OutputFormat,
@@ -195,8 +268,10 @@ def disaggregated(
         force_retract_every=force_retract_every,
         storage=storage,
         check=check,
+        scheduler_of=scheduler_of,
     )
-    replay.play()
+    with violations():
+        replay.play()
     summary = figures(replay, trace, step_time is not None)
     if output is not None:
         write_files(output, workers_tables(replay), workers_json(summary).encode(), force=force)

@@ -7,7 +7,7 @@ behind plays next, so that nothing happens before its cause.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from kvplan.replay.accept import AcceptLengths
@@ -243,6 +243,7 @@ def disaggregate(
     force_retract_every: int | None = None,
     storage: Storage | None = None,
     check: bool = False,
+    scheduler_of: Callable[[SchedulerConfig, Workload, AcceptLengths], Scheduler] | None = None,
 ) -> Disaggregated:
     """A disaggregated replay of ``workload``, ready to be played.
 
@@ -282,7 +283,11 @@ def disaggregate(
             made = configs[role]
             kind = PrefillWorker if role == Role.P else DecodeWorker
             worker = kind(
-                scheduler=Scheduler(made, check=check),
+                scheduler=(
+                    Scheduler(made, check=check)
+                    if scheduler_of is None
+                    else scheduler_of(made, workload, accept)
+                ),
                 workload=workload,
                 step_time=step_time,
                 accept=accept,

@@ -10,7 +10,7 @@ from kvplan.replay.run import Assumptions, Run, run_of
 from kvplan.replay.step_time import StepTime
 from kvplan.replay.storage import Storage
 from kvplan.replay.transfers import TransferTimes, loaded_group
-from kvplan.replay.workload import workload_of
+from kvplan.replay.workload import Workload, workload_of
 from kvplan.scheduler import Scheduler, SchedulerConfig
 from kvplan.traces import Trace
 
@@ -33,6 +33,7 @@ def replay(
     progress: Callable[[Progress], None] | None = None,
     stop: Callable[[], bool] | None = None,
     check: bool = False,
+    scheduler_of: Callable[[SchedulerConfig, Workload, AcceptLengths], Scheduler] | None = None,
 ) -> Run:
     """Play `trace` through the scheduler of `config` and return what came of it (engine.md §13).
 
@@ -41,7 +42,8 @@ def replay(
     requests; `max_rounds` bounds the rounds, and `stop` ends the replay after the round in which it says so.
     `storage` is what the storage tier holds and how often its loads fail; `force_retract_every` retracts a
     running request every so many rounds. `progress` is told now and then how far it is. `check` verifies the
-    scheduler's invariants in every round. The same arguments give the same run. Raises ValueError for a bad
+    scheduler's invariants in every round. `scheduler_of` makes the scheduler, where a backend is to carry its
+    plans out. The same arguments give the same run. Raises ValueError for a bad
     argument or configuration.
     """
     if config.role is not SchedulerConfig.Role.Fused:
@@ -55,7 +57,9 @@ def replay(
     accept = accept or parse_accept(None, config.decode_input_tokens)
     workload = workload_of(trace.scaled(speed=speed), max_new_tokens)
     engine = Engine(
-        scheduler=Scheduler(config, check=check),
+        scheduler=(
+            Scheduler(config, check=check) if scheduler_of is None else scheduler_of(config, workload, accept)
+        ),
         workload=workload,
         step_time=step_time or StepTime(),
         accept=accept,

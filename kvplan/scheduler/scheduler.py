@@ -18,7 +18,6 @@ from kvplan.scheduler.plan import Batch, ExecutionPlan
 from kvplan.scheduler.request import Request, RequestSpec, State, as_tokens
 from kvplan.scheduler.roster import Roster
 from kvplan.scheduler.rounds.admissions import Admissions
-from kvplan.scheduler.rounds.backlog import Backlog
 from kvplan.scheduler.rounds.build import PlanBuild, PrefillOp
 from kvplan.scheduler.rounds.decode_worker import decode_round
 from kvplan.scheduler.rounds.diagnosis import Diagnosis, diagnose
@@ -587,7 +586,7 @@ class Scheduler:
         for request in self._roster.by_id.values():
             request.floor = None
         self._cache.index.forget_watchers()
-        self._admissions.backlog = Backlog(self._cache, self._roster, self._role)
+        self._admissions.backlog = self._admissions.new_backlog()
 
     def add_blocks(self, extra: int) -> None:
         """Add empty LCM blocks to the device pool. The limit of one request stays what it was."""

@@ -10,6 +10,7 @@ import polars as pl
 import pytest
 
 from kvplan import cli
+from kvplan.backends.errors import Place, Violation
 from kvplan.commands import errors
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -169,12 +170,45 @@ def test_a_run_of_workers_is_kept_with_its_hand_offs(
     assert (status, "is there already" in err) == (2, True)
 
 
+def test_torch_carries_out_every_plan_and_changes_none(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("torch", reason="the extra torch is not installed")
+    flags = ["-d", DENSE, "--limit", "25", "--pool-gib", "1", "--host-gib", "2"]
+    assert facts(capsys, *flags, "--backend", "torch", "--device", "cpu") == facts(capsys, *flags)
+    split = ["-d", DENSE, "--limit", "15", "--decode-workers", "2"]
+    assert facts(capsys, *split, "--backend", "torch") == facts(capsys, *split)
+
+
+def test_a_violation_is_a_finding(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unsafe(*_: object, **__: object) -> None:
+        raise Violation(3, "c21-0", Place("full", 7), "expected this, found that", "nobody")
+
+    monkeypatch.setattr("kvplan.replay.replay.play", unsafe)
+    status, out, _ = run(capsys, "-d", DENSE, "--limit", "5")
+    assert status == 1
+    assert "violation: round 3, request c21-0, page 7 of full" in out
+
+
+def test_measured_costs_are_transfer_times(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    costs = tmp_path / "device.toml"
+    table = "latency_s = 0.0\nbytes_per_s = {}\n"
+    kinds = ("zeroing", "write_back", "load_back")
+    costs.write_text("".join(f"[{kind}]\n" + table.format(2e8) for kind in kinds))
+    small = ["-d", DENSE, "--pool-gib", "1", "--host-gib", "4", "--limit", "80"]
+    given = facts(capsys, *small, "--write-back-gbps", "0.2", "--load-back-gbps", "0.2")
+    assert facts(capsys, *small, "--device-costs", str(costs)) == given
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
         (["--prefill-workers", "-1"], "--prefill-workers -1"),
         (["--prefill-workers", "0", "--decode-workers", "0"], "one worker is the least"),
         (["--routing", "random", "--decode-workers", "2"], "--routing 'random'"),
+        (["--backend", "jax"], "--backend 'jax'"),
+        (["--device", "cpu"], "--backend torch"),
+        (["--host-gib", "1", "--device-costs", DENSE], "[zeroing] is missing"),
         (["--routing", "round-robin"], "--prefill-workers or --decode-workers"),
         (["--decode-workers", "2", "--transfer-gbps", "0"], "--transfer-gbps 0"),
         (["--decode-workers", "2", "--transfer-latency", "soon"], "--transfer-latency 'soon'"),

@@ -55,10 +55,14 @@ class Admissions:
             config.replay_window,
             any(group.kind == GroupKind.STATE for group in cache.groups),
         )
-        self.backlog = Backlog(cache, roster, config.role)
+        self.backlog = self.new_backlog()
         self.events: KVEventLog | None = None
         self.journal: Journal | None = None
         self._windows = [group for group in cache.groups if not group.closed]
+
+    def new_backlog(self) -> Backlog:
+        """A backlog that knows of no attempt."""
+        return Backlog(self.cache, self.roster, self.role, self.width, self.rules.prefill_reserve)
 
     # --- first chunk --------------------------------------------------------------------------------
 

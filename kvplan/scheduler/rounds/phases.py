@@ -117,7 +117,7 @@ def try_waiting(admissions: Admissions, roster: Roster, build: PlanBuild, remote
             if journal:
                 journal.hold((r.id for r in waiting if r.seq >= request.seq), ended)
             return
-        if skipping and backlog.cannot(request):
+        if skipping and backlog.cannot(request, build.budget):
             outcome = Outcome.NO_CAPACITY
         else:
             outcome = admissions.first_chunk(build, request, build.budget, remote)
