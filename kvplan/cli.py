@@ -15,6 +15,7 @@ from kvplan.commands.max_request import max_request
 from kvplan.commands.measure_device import measure_device
 from kvplan.commands.replay_trace import replay_trace
 from kvplan.commands.report import report
+from kvplan.commands.retractions import retractions
 from kvplan.commands.size_pool import size_pool
 
 app = typer.Typer(
@@ -33,6 +34,7 @@ app.command("check-plan", short_help="Carry plans out on real memory; prove them
 app.command("measure-device", short_help="What zeroing and transfers cost on a device.")(measure_device)
 app.command("explain-round", short_help="Why the scheduler did what it did in a round.")(explain_round)
 app.command("report", short_help="The summary of a kept run again.")(report)
+app.command("retractions", short_help="What retractions cost, and what spares them.")(retractions)
 
 
 def _version(asked: bool) -> None:

@@ -1,0 +1,60 @@
+"""`kvplan retractions`: what a run's retractions cost, where they come from, and what spares them.
+
+Imports nothing heavy before the command runs.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from kvplan.commands.options import Format, OutputFormat
+from kvplan.commands.printing import print_json, print_text
+from kvplan.commands.replay_trace import _ctrl_c, _progress_bar
+from kvplan.commands.report import RunDirectory
+
+if TYPE_CHECKING:
+    from kvplan.explain.cures import Cure
+    from kvplan.explain.record import Record
+
+
+def retractions(
+    run: RunDirectory,
+    all: Annotated[bool, typer.Option("--all", help="Show every retraction and request.")] = False,
+    replay: Annotated[
+        bool,
+        typer.Option(
+            "--replay/--no-replay",
+            help="Replay the run with a larger pool, a smaller batch, declared budgets; Ctrl-C ends the search.",
+        ),
+    ] = True,
+    format: Format = OutputFormat.text,
+) -> int:
+    """Tell of a run's retractions: each one, per request, storms and who evicts whom, and what to do.
+
+    What is proposed was tried: the run is replayed with it (some ten replays at most).
+    """
+    from kvplan.explain.record import open_record
+    from kvplan.explain.retractions import story_of
+    from kvplan.reports.retractions import retractions_json, retractions_text
+
+    record = open_record(run)
+    summary = record.summary
+    tokens = summary.figures.tokens
+    story = story_of(record, tokens.computed_again, tokens.recomputed_share)
+    tried = bool(replay and story.rows)
+    cures = _cures(record) if tried else []
+    if format is OutputFormat.json:
+        print_json(retractions_json(story, cures, tried))
+    else:
+        lockstep = summary.assumptions.step_time.lockstep
+        print_text(lambda width: retractions_text(story, cures, tried, width, lockstep, all))
+    return 0
+
+
+def _cures(record: Record) -> list[Cure]:
+    from kvplan.explain.cures import Cures
+
+    with _progress_bar(len(record.trace)) as progress, _ctrl_c() as stop:
+        return list(Cures(lambda: record.session_at(0), record.summary, progress, stop).found())
