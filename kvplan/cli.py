@@ -10,6 +10,7 @@ import typer
 from kvplan import __version__
 from kvplan.commands import errors
 from kvplan.commands.check_plan import check_plan
+from kvplan.commands.compare import compare
 from kvplan.commands.explain_round import explain_round
 from kvplan.commands.max_request import max_request
 from kvplan.commands.measure_device import measure_device
@@ -35,6 +36,7 @@ app.command("measure-device", short_help="What zeroing and transfers cost on a d
 app.command("explain-round", short_help="Why the scheduler did what it did in a round.")(explain_round)
 app.command("report", short_help="The summary of a kept run again.")(report)
 app.command("retractions", short_help="What retractions cost, and what spares them.")(retractions)
+app.command("compare", short_help="Two kept runs side by side.")(compare)
 
 
 def _version(asked: bool) -> None:

@@ -43,7 +43,7 @@ class Cures:
     stop: Callable[[], bool] | None = None
 
     def found(self) -> Iterator[Cure]:
-        """Each way in turn: declared budgets, a larger pool, a smaller batch; those that spare half of the retractions or more."""
+        """Declared budgets, a larger pool, a smaller batch, in turn: those that spare half of the retractions."""
         now = self.summary.figures.retractions.count
         for tries in (self._declared, self._pool, self._batch):
             best = tries()

@@ -202,7 +202,7 @@ def _storm(rows: Sequence[RetractionRow], budgets: Mapping[str, int | None]) -> 
 
 
 def cycles(edges: Iterable[tuple[str | None, str]]) -> list[list[str]]:
-    """Of (for whom, victim): groups of requests that evict each other, directly or in turn: strongly connected, largest first."""
+    """Of (for whom, victim): groups of requests that evict each other, directly or in turn; largest first."""
     targets: dict[str, set[str]] = defaultdict(set)
     sources: dict[str, set[str]] = defaultdict(set)
     for grant, victim in edges:

@@ -136,8 +136,8 @@ def _why(storm: Storm) -> list[str]:
     said = []
     if storm.undeclared:
         said.append(
-            f"{counted(storm.undeclared, 'victim')} without a declared max_new_tokens: no headroom is held for them, so "
-            "growth meets growth"
+            f"{counted(storm.undeclared, 'victim')} without a declared max_new_tokens: no headroom is held for "
+            "them, so growth meets growth"
         )
     if storm.partly_covered:
         said.append(
