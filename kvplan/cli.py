@@ -14,6 +14,7 @@ from kvplan.commands.compare import compare
 from kvplan.commands.explain_round import explain_round
 from kvplan.commands.max_request import max_request
 from kvplan.commands.measure_device import measure_device
+from kvplan.commands.prefix import prefix
 from kvplan.commands.replay_trace import replay_trace
 from kvplan.commands.report import report
 from kvplan.commands.retractions import retractions
@@ -37,6 +38,7 @@ app.command("explain-round", short_help="Why the scheduler did what it did in a 
 app.command("report", short_help="The summary of a kept run again.")(report)
 app.command("retractions", short_help="What retractions cost, and what spares them.")(retractions)
 app.command("compare", short_help="Two kept runs side by side.")(compare)
+app.command("prefix", short_help="What prompts found cached, and why the rest missed.")(prefix)
 
 
 def _version(asked: bool) -> None:

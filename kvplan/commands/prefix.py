@@ -1,0 +1,25 @@
+"""`kvplan prefix`: what a run's prompts found cached, and why the rest missed.
+
+Imports nothing heavy before the command runs.
+"""
+
+from __future__ import annotations
+
+from kvplan.commands.options import Format, OutputFormat
+from kvplan.commands.printing import print_json, print_text
+from kvplan.commands.report import RunDirectory
+
+
+def prefix(run: RunDirectory, format: Format = OutputFormat.text) -> int:
+    """Tell what prompts hit by tier, why misses missed, who evicted what, and what an infinite cache would do."""
+    from kvplan.explain.prefix_story import prefix_story
+    from kvplan.explain.record import open_record
+    from kvplan.reports.prefix_story import prefix_json, prefix_text
+
+    record = open_record(run)
+    story = prefix_story(record, record.session_at(0))
+    if format is OutputFormat.json:
+        print_json(prefix_json(story))
+    else:
+        print_text(lambda width: prefix_text(story, width))
+    return 0
