@@ -11,7 +11,7 @@ from kvplan.recipes.errors import RecipeError
 from kvplan.recipes.gpus import Gpu, find_gpu, known_gpus
 from kvplan.recipes.groups import LayerGroup
 from kvplan.recipes.memory_plan import Demand, GroupPlan, MemoryPlan, StagePlan
-from kvplan.recipes.mixers import Attention, Latent, Recurrent
+from kvplan.recipes.mixers import Attention, Latent, Mixer, Recurrent
 from kvplan.recipes.model import Layer, Model
 from kvplan.recipes.packing import Packing
 from kvplan.recipes.plan import plan_memory
@@ -30,6 +30,7 @@ __all__ = [
     "Layer",
     "LayerGroup",
     "MemoryPlan",
+    "Mixer",
     "Model",
     "Packing",
     "Ranks",

@@ -177,6 +177,14 @@ class MemoryPlan:
             return None
         return CapacityModel(self.config).max_single_request_tokens(self.usable_blocks)
 
+    def binding_group(self) -> tuple[str, str] | None:
+        """Name and kind of the group whose demand takes most of the blocks; None without a demand."""
+        if self.demand is None:
+            return None
+        at = max(range(len(self.demand.blocks)), key=self.demand.blocks.__getitem__)
+        group = self.stage.groups[at].group
+        return group.group_id, group.kind
+
     def deployment_fields(self) -> dict[str, object]:
         """Return the plan as the fields of a deployment file."""
         config = self.config

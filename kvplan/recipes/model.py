@@ -74,7 +74,8 @@ class Model:
     def parameters(self) -> int:
         """Parameters of the model, draft layers left out."""
         layers = sum(weight.parameters for layer in self.layers for weight in layer.weights)
-        return layers + self.embedding_parameters * (1 if self.tied_embeddings else 2)
+        ends = self.embedding_parameters * (1 if self.tied_embeddings else 2)
+        return layers + ends + self.hidden_size  # and the last norm
 
     @property
     def embedding_parameters(self) -> int:
