@@ -129,7 +129,7 @@ def _source(
 
 def _play(live: Live, round: int | None, seconds: float | None, request: str | None) -> None:
     """Play as far as the question needs."""
-    from kvplan.explain.session import Session
+    from kvplan.replay.session import Session
     from kvplan.replay.step_time import NS
 
     def enough(session: Session) -> bool:

@@ -234,7 +234,7 @@ def replay_trace(
             "--output",
             "-o",
             metavar="DIR",
-            help="Keep the run there: run.json and Parquet tables.",
+            help="Keep the run there, while it is made: tables, run.json, and states to explain rounds from.",
             show_default=False,
         ),
     ] = None,
@@ -250,15 +250,16 @@ def replay_trace(
     wrong input.
     """
     from kvplan.commands.workers import TierFlags, WorkerFlags, carrier, disaggregated, storage_of, violations
+    from kvplan.explain.recorder import check_record, record
     from kvplan.replay.accept import parse_accept
-    from kvplan.replay.replay import replay
+    from kvplan.replay.session import begin
     from kvplan.replay.step_time import unit_rounds
-    from kvplan.replay.store import check_output, write_run
+    from kvplan.replay.store import write_run
     from kvplan.replay.workload import parse_budget
     from kvplan.traces import read_trace
 
     if output is not None:
-        check_output(output, force=force)
+        check_record(output, force=force)
     elif force:
         raise ValueError("--force is given without --output, which names the run to replace")
     times = {
@@ -314,7 +315,7 @@ def replay_trace(
             format=format,
         )
     with violations(), _progress_bar(len(requests)) as progress, _ctrl_c() as stop:
-        run = replay(
+        session = begin(
             requests,
             config,
             deployment="" if deployment is None else str(deployment),
@@ -323,17 +324,18 @@ def replay_trace(
             max_new_tokens=budget,
             speed=speed,
             concurrency=concurrency,
-            max_rounds=max_rounds,
             seed=seed,
             transfer_times=transfer_times,
             storage=stored,
             force_retract_every=force_retract_every,
-            progress=progress,
-            stop=stop,
             check=check,
             scheduler_of=carrying,
         )
-    if output is not None:
+        if output is not None and carrying is None:
+            run = record(session, output, force=force, max_rounds=max_rounds, progress=progress, stop=stop)
+        else:
+            run = session.run(*session.play(max_rounds, progress=progress, stop=stop))
+    if output is not None and carrying is not None:
         write_run(run, output, force=force)
     _print(run, format)
     if output is not None:

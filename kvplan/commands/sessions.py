@@ -14,7 +14,7 @@ from kvplan.commands.options import given_flags
 from kvplan.commands.replay_trace import replay_trace
 
 if TYPE_CHECKING:
-    from kvplan.explain.session import Session
+    from kvplan.replay.session import Session
 
 _LEFT_OUT = {
     "trace",
@@ -63,8 +63,8 @@ def session_of(traces: list[str], replayed: dict[str, Any]) -> Session:
     """The session that ``replay-trace`` would play with these options. Raises ``ValueError``."""
     from kvplan.commands.replay_trace import _deployment, _step_time
     from kvplan.commands.workers import TierFlags, storage_of
-    from kvplan.explain.session import begin
     from kvplan.replay.accept import parse_accept
+    from kvplan.replay.session import begin
     from kvplan.replay.step_time import unit_rounds
     from kvplan.replay.workload import parse_budget
     from kvplan.traces import read_trace

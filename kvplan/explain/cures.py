@@ -6,9 +6,9 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from kvplan.explain.session import Session
 from kvplan.replay.play import Ending, Progress
 from kvplan.replay.run import RunSummary
+from kvplan.replay.session import Session
 from kvplan.scheduler import SchedulerConfig
 
 POOL_STEPS = (1.1, 1.25, 1.5, 2.0, 3.0, 4.0)

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from kvplan.explain.remedies import Remedies, Trials, scheduled
-from kvplan.explain.session import Session
 from kvplan.explain.witness import Witnessed, witness
+from kvplan.replay.session import Session
 from kvplan.replay.step_time import NS
 from kvplan.scheduler import Scheduler
 from kvplan.scheduler.journal import Attempt, Held, PoolState, RetractionStep

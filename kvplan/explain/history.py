@@ -11,7 +11,7 @@ import polars as pl
 from kvplan.explain.explanation import EvictionOf
 from kvplan.explain.misses import short_key
 from kvplan.explain.observer import DEVICE
-from kvplan.explain.session import Session
+from kvplan.replay.session import Session
 from kvplan.replay.store import RunError
 
 

@@ -10,11 +10,11 @@ import polars as pl
 from kvplan.explain import states
 from kvplan.explain.observer import Observer
 from kvplan.explain.recorder import EVERY
-from kvplan.explain.session import Session
 from kvplan.explain.tables import notes
 from kvplan.replay.dead_end import DeadEnd
 from kvplan.replay.play import Ending, Progress
 from kvplan.replay.run import in_seconds, requests_table
+from kvplan.replay.session import Session
 
 
 class Live:
@@ -76,5 +76,6 @@ class Live:
         at = known[bisect_right(known, round_index) - 1]
         kept = self.session
         session = states.load(self._states[at], kept.trace, kept.config, kept.deployment, kept.assumptions)
-        session.play(round_index)
+        if session.round < round_index:
+            session.play(round_index)
         return session

@@ -9,8 +9,8 @@ import polars as pl
 
 from kvplan.explain.history import Source
 from kvplan.explain.misses import CAUSES
-from kvplan.explain.session import Session
 from kvplan.explain.tables import column_of
+from kvplan.replay.session import Session
 from kvplan.scheduler.request import Request, RequestSpec
 
 TOP = 10

@@ -13,12 +13,12 @@ import kvplan
 from kvplan.explain import states
 from kvplan.explain.observer import Observer
 from kvplan.explain.recorder import STATES, part_path, state_path
-from kvplan.explain.session import Session
 from kvplan.explain.start import Start, config_of, read_start
 from kvplan.explain.tables import notes
 from kvplan.explain.trace_file import read_kept_trace
 from kvplan.replay.play import Ending
 from kvplan.replay.run import RunSummary
+from kvplan.replay.session import Session
 from kvplan.replay.store import SUMMARY, RunError, read_summary, read_table
 from kvplan.scheduler import SchedulerConfig
 from kvplan.traces import Trace
@@ -63,7 +63,8 @@ class Record:
         if not at:
             raise RunError(f"{self.directory} holds no state before round {round_index:,}; replay it again")
         session = self._load(self.states[at - 1])
-        session.play(round_index)
+        if session.round < round_index:
+            session.play(round_index)
         return session
 
     def _load(self, round_index: int) -> Session:

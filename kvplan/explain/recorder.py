@@ -13,12 +13,12 @@ import polars as pl
 import kvplan
 from kvplan.explain import states
 from kvplan.explain.observer import Observer
-from kvplan.explain.session import Session
 from kvplan.explain.start import START, Start, write_start
 from kvplan.explain.tables import notes
 from kvplan.explain.trace_file import head_of, write_trace
 from kvplan.replay.play import Progress
 from kvplan.replay.run import Run, config_facts
+from kvplan.replay.session import Session
 from kvplan.replay.store import SUMMARY, TABLES, RunError, check_output
 
 EVERY = 4_000

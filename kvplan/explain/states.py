@@ -16,9 +16,9 @@ import zstandard
 from numpy.typing import NDArray
 
 from kvplan.explain.observer import Observer
-from kvplan.explain.session import Session, workload_again
 from kvplan.replay.rounds import EventLog, RoundLog
 from kvplan.replay.run import Assumptions
+from kvplan.replay.session import Session, workload_again
 from kvplan.scheduler import SchedulerConfig
 from kvplan.scheduler.snapshot import load as load_scheduler
 from kvplan.scheduler.snapshot import save as save_scheduler

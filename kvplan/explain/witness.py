@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, cast
 
-from kvplan.explain.session import Session
 from kvplan.replay.rounds import ROUND_COLUMNS, Round
+from kvplan.replay.session import Session
 from kvplan.scheduler import ExecutionPlan, Scheduler
 from kvplan.scheduler.journal import Journal, RoundJournal
 from kvplan.scheduler.snapshot import copy_of

@@ -184,7 +184,7 @@ def test_a_violation_is_a_finding(
     def unsafe(*_: object, **__: object) -> None:
         raise Violation(3, "c21-0", Place("full", 7), "expected this, found that", "nobody")
 
-    monkeypatch.setattr("kvplan.replay.replay.play", unsafe)
+    monkeypatch.setattr("kvplan.replay.session.play", unsafe)
     status, out, _ = run(capsys, "-d", DENSE, "--limit", "5")
     assert status == 1
     assert "violation: round 3, request c21-0, page 7 of full" in out

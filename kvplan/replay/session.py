@@ -43,7 +43,12 @@ class Session:
         progress: Callable[[Progress], None] | None = None,
         stop: Callable[[], bool] | None = None,
     ) -> tuple[Ending, DeadEnd | None]:
-        """Play on until round ``until`` is the next one, or ``stop`` says so; how it ended."""
+        """Play on until round ``until`` is the next one, or ``stop`` says so; how it ended.
+
+        Raises ValueError for a limit below 1 round.
+        """
+        if until is not None and until < 1:
+            raise ValueError(f"max_rounds {until} is given; 1 round or more is expected")
         if until is not None and self.round >= until:
             return Ending.ROUND_LIMIT, None
         return play(self.engine, self.arrivals, max_rounds=until, progress=progress, stop=stop)
@@ -95,10 +100,11 @@ def begin(
     storage: Storage | None = None,
     force_retract_every: int | None = None,
     check: bool = False,
+    scheduler_of: Callable[[SchedulerConfig, Workload, AcceptLengths], Scheduler] | None = None,
 ) -> Session:
     """A session before its first round; the arguments are those of ``replay.replay``."""
     if config.role is not SchedulerConfig.Role.Fused:
-        raise ValueError(f"role {config.role.name} is given; one engine of role Fused can be explained")
+        raise ValueError(f"role {config.role.name} is given; a replay plays one engine of role Fused")
     if force_retract_every is not None and force_retract_every < 1:
         raise ValueError(f"force-retract-every {force_retract_every} is given; 1 round or more is expected")
     if storage is not None and not config.enable_l3_storage:
@@ -106,7 +112,9 @@ def begin(
     accept = accept or parse_accept(None, config.decode_input_tokens)
     workload = workload_of(trace.scaled(speed=speed), max_new_tokens)
     engine = Engine(
-        scheduler=Scheduler(config, check=check),
+        scheduler=(
+            Scheduler(config, check=check) if scheduler_of is None else scheduler_of(config, workload, accept)
+        ),
         workload=workload,
         step_time=step_time or StepTime(),
         accept=accept,
