@@ -11,11 +11,13 @@ from typing import Annotated
 import typer
 
 from kvplan.commands.errors import FINDING
+from kvplan.commands.model_options import ModelFlags, model_options
 from kvplan.commands.options import Format, OutputFormat, deployment_options
 from kvplan.commands.printing import print_json, print_text
 
 
 @deployment_options
+@model_options
 def max_request(
     tokens: Annotated[
         int | None,
@@ -29,6 +31,7 @@ def max_request(
     ] = 0,
     format: Format = OutputFormat.text,
     *,
+    model: ModelFlags,
     deployment: Path | None,
     overrides: dict[str, object],
 ) -> int:
@@ -38,13 +41,16 @@ def max_request(
     request does); 1: it never fits; 2: wrong input.
     """
     from kvplan import sizing
-    from kvplan.deployment import load_deployment
     from kvplan.reports.longest_request import max_request_text
+    from kvplan.reports.memory import memory_json, memory_text
     from kvplan.reports.sizing import json_report
 
-    result = sizing.max_request(load_deployment(deployment, overrides), tokens, max_new_tokens)
+    loaded, plan = model.load(deployment, overrides)
+    result = sizing.max_request(loaded, tokens, max_new_tokens)
     if format is OutputFormat.json:
-        print_json(json_report(result))
+        print_json(json_report(result) if plan is None else memory_json(plan, result))
+    elif plan is not None:
+        print_text(lambda width: memory_text(plan, width) + max_request_text(result, width))
     else:
         print_text(lambda width: max_request_text(result, width))
     return 0 if result.fits else FINDING

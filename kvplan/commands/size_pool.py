@@ -11,11 +11,13 @@ from typing import Annotated
 import typer
 
 from kvplan.commands.errors import FINDING
+from kvplan.commands.model_options import ModelFlags, batch_flag, model_options
 from kvplan.commands.options import Format, OutputFormat, deployment_options
 from kvplan.commands.printing import print_json, print_text
 
 
 @deployment_options
+@model_options
 def size_pool(
     max_context_len: Annotated[
         int,
@@ -31,24 +33,69 @@ def size_pool(
             show_default=False,
         ),
     ] = None,
+    compare: Annotated[
+        str | None,
+        typer.Option(
+            "--compare",
+            metavar="FLAG=V1,V2",
+            help="Several values of a flag side by side: kv-dtype=bf16,fp8.",
+            show_default=False,
+        ),
+    ] = None,
     format: Format = OutputFormat.text,
     *,
+    model: ModelFlags,
     deployment: Path | None,
     overrides: dict[str, object],
 ) -> int:
     """Size the pool for --max-batch-size requests of --max-context-len tokens at once.
 
     Says what each cache group needs, and, where a pool is given (--pool-blocks, --pool-gib, --pool-tokens),
-    whether that fits, how many such requests fit at once, what binds and what to try. Exit status 0: it fits,
+    whether that fits, how many such requests fit at once, what binds and what to try. With --model the groups
+    and the pool are those of a model on its GPUs, and so is the account of their memory. Exit status 0: it fits,
     or there is no pool to compare with; 1: it does not fit; 2: wrong input.
     """
     from kvplan import sizing
-    from kvplan.deployment import load_deployment
+    from kvplan.reports.memory import memory_json, memory_text, of_all_replicas
     from kvplan.reports.sizing import json_report, size_pool_text
 
-    result = sizing.size_pool(load_deployment(deployment, overrides), max_context_len, max_total_tokens)
+    if compare is not None:
+        return _compare(compare, model, deployment, overrides, max_context_len, max_total_tokens, format)
+    loaded, plan = model.load(deployment, overrides, max_context_len, batch_needed=True)
+    replicas = 1 if plan is None else plan.ranks.dp
+    total = None if max_total_tokens is None else -(-max_total_tokens // replicas)
+    result = sizing.size_pool(loaded, max_context_len, total)
+    if plan is not None and replicas > 1:
+        result = of_all_replicas(result, plan, batch_flag(overrides))
     if format is OutputFormat.json:
-        print_json(json_report(result))
-    else:
+        print_json(json_report(result) if plan is None else memory_json(plan, result))
+    elif plan is None:
         print_text(lambda width: size_pool_text(result, width))
+    else:
+        print_text(lambda width: memory_text(plan, width) + size_pool_text(result, width))
     return 0 if result.verdict in (sizing.Verdict.FITS, sizing.Verdict.NO_POOL) else FINDING
+
+
+def _compare(
+    compare: str,
+    model: ModelFlags,
+    deployment: Path | None,
+    overrides: dict[str, object],
+    max_context_len: int,
+    max_total_tokens: int | None,
+    format: OutputFormat,
+) -> int:
+    from kvplan.commands.side_by_side import side_by_side
+    from kvplan.reports.side_by_side import side_by_side_text
+    from kvplan.reports.sizing import json_report
+    from kvplan.sizing import Verdict
+
+    if model.emit is not None:
+        raise ValueError("--emit and --compare are given; a deployment has one value of a flag")
+    compared = side_by_side(compare, model, deployment, overrides, max_context_len, max_total_tokens)
+    if format is OutputFormat.json:
+        print_json(json_report(compared))
+    else:
+        print_text(lambda width: side_by_side_text(compared, width))
+    good = (Verdict.FITS, Verdict.NO_POOL)
+    return 0 if any(row.result.verdict in good for row in compared.rows) else FINDING

@@ -1,0 +1,172 @@
+"""The options that describe a model on its GPUs, for commands that take a deployment.
+
+Imports nothing heavy, as every command's module does before the command runs.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from kvplan.commands.options import given_flags
+from kvplan.deployment.fields import FLAG_FIELDS, POOL, flag
+
+if TYPE_CHECKING:
+    from kvplan.deployment import Deployment
+    from kvplan.recipes import MemoryPlan
+
+PANEL = "A model on its GPUs (instead of a deployment file)"
+
+# Name, type, metavar and help of each flag, under the names of `plan_memory`.
+_FLAGS: tuple[tuple[str, type, str | None, str], ...] = (
+    ("model", str, "MODEL", "A config.json, the folder it is in, or the name of a bundled one."),
+    ("gpu", str, "NAME", "The accelerator: h100, h200, b200, a100, mi300x, ..."),
+    ("gpu_memory_gib", float, "GIB", "Memory of each GPU instead."),
+    ("cache_gib", str, "GIB[,GIB...]", "Memory of the cache on each GPU instead; or one for each stage."),
+    ("utilisation", float, "SHARE", "The share of the memory that may be used. [0.9]"),
+    ("weights_gib", float, "GIB", "Weights on each GPU; else from the checkpoint or the parameter count."),
+    ("weight_dtype", str, "TYPE", "Type of the weights: bf16, fp8, int8, int4, mxfp4, nvfp4, ..."),
+    ("reserve_gib", float, "GIB", "Activations and graphs on each GPU; else by rule."),
+    ("tp", int, "N", "GPUs that a layer is divided over. [1]"),
+    ("pp", int, "N", "Pipeline stages. [1]"),
+    ("pp_layers", str, "N,N...", "Layers of each stage; else an even split."),
+    ("dp", int, "N", "Attention replicas within the tp GPUs, each with its own requests. [1]"),
+    ("kv_dtype", str, "TYPE", "Type of the cache: bf16, fp16, fp8, fp8_e5m2, mxfp8, int8; else the model's."),
+    ("state_dtype", str, "TYPE", "Type of recurrent states: fp32, bf16, fp16; else the model's, or fp32."),
+    ("page_tokens", int, "N", "Tokens of a page of attention. [64]"),
+    ("draft_layers", int, "N", "Draft layers; else the model's own when a decode step has several tokens."),
+)
+
+FLAG_TYPES: dict[str, type] = {name: kind for name, kind, _, _ in _FLAGS}
+
+
+@dataclass(frozen=True)
+class ModelFlags:
+    """What was given of a model, under the names of ``plan_memory``, and where to write the deployment."""
+
+    given: Mapping[str, Any] = field(default_factory=dict)
+    emit: Path | None = None
+
+    def load(
+        self,
+        deployment: Path | None,
+        overrides: dict[str, object],
+        max_context_len: int | None = None,
+        batch_needed: bool = False,
+    ) -> tuple[Deployment, MemoryPlan | None]:
+        """Return the deployment, of a file or of a model, and the plan of the model.
+
+        ``batch_needed`` says that a batch size must be among the flags. Raises ``ValueError``.
+        """
+        from kvplan.deployment import load_deployment
+
+        if "model" not in self.given:
+            if self.given:
+                name = flag(next(iter(self.given)))
+                raise ValueError(f"{name} is given without --model, which names the model it is about")
+            loaded, plan = load_deployment(deployment, overrides), None
+        elif deployment is not None:
+            raise ValueError(f"--model {self.given['model']} and --deployment {deployment}; give one of them")
+        else:
+            loaded, plan = self._planned(overrides, max_context_len, batch_needed)
+        if self.emit is not None:
+            self.emit.write_text(loaded.to_toml(), encoding="utf-8")
+        return loaded, plan
+
+    def _planned(
+        self, overrides: dict[str, object], max_context_len: int | None, batch_needed: bool
+    ) -> tuple[Deployment, MemoryPlan]:
+        from kvplan.recipes import plan_memory
+
+        by_place = {known.place: name for known in FLAG_FIELDS for name in known.names if name in overrides}
+        if batch_needed and "max_batch_size" not in by_place:
+            raise ValueError("max_batch_size is missing; give the wanted requests as --max-num-seqs")
+        options: dict[str, Any] = {name: value for name, value in self.given.items() if name != "model"}
+        if "cache_gib" in options:
+            options["cache_gib"] = _numbers(options["cache_gib"], "--cache-gib", float)
+        if "pp_layers" in options:
+            options["pp_layers"] = _numbers(options["pp_layers"], "--pp-layers", int)
+        for place, name in (
+            ("max_batch_size", "max_num_seqs"),
+            ("max_scheduled_tokens", "max_scheduled_tokens"),
+            ("decode_input_tokens", "width"),
+            ("overlap_schedule_depth", "overlap"),
+            ("prefix_granularity", "prefix_tokens"),
+            ("role", "role"),
+        ):
+            if place in by_place:
+                options[name] = overrides[by_place[place]]
+        prefix = options.get("prefix_tokens")
+        if prefix and "page_tokens" not in options and prefix % 64:
+            options["page_tokens"] = prefix  # the default page would not divide it
+        plan = plan_memory(self.given["model"], max_context_len=max_context_len, **options)
+        flags = dict(overrides)
+        if plan.ranks.dp > 1:  # a deployment is one attention replica's, and has its part of the batch
+            flags.pop(by_place.get("max_batch_size", ""), None)
+        memory = ("gpu", "gpu_memory_gib", "cache_gib")
+        source = " ".join(f"{flag(n)} {self.given[n]}" for n in memory if n in self.given)
+        if POOL in by_place:
+            source = ""
+        return plan.to_deployment(flags, source), plan
+
+
+def batch_flag(overrides: Mapping[str, object]) -> str:
+    """Return the flag that the batch size was given by, which has several names."""
+    names = next(known.names for known in FLAG_FIELDS if known.name == "max_batch_size")
+    return flag(next((name for name in names if name in overrides), names[0]))
+
+
+def model_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give ``command`` the options of a model, which it takes as ``model: ModelFlags``.
+
+    Goes below ``deployment_options``, whose two parameters stay the command's last ones.
+    """
+    signature = inspect.signature(command, eval_str=True)
+    own = [p for name, p in signature.parameters.items() if name not in ("model", "deployment", "overrides")]
+    last = [signature.parameters[name] for name in ("deployment", "overrides")]
+    flags = [_parameter(*one) for one in _FLAGS]
+    emit = inspect.Parameter(
+        "emit",
+        inspect.Parameter.KEYWORD_ONLY,
+        default=None,
+        annotation=Annotated[
+            Path | None,
+            typer.Option(
+                "--emit",
+                metavar="FILE",
+                help="Write the deployment there, for --deployment.",
+                rich_help_panel=PANEL,
+            ),
+        ],
+    )
+
+    @wraps(command)
+    def with_model(**given: Any) -> Any:
+        flagged = given_flags({p.name: given.pop(p.name) for p in flags})
+        written = given.pop("emit")
+        return command(**given, model=ModelFlags(flagged, written))
+
+    keyword = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in (*own, *flags, emit, *last)]
+    with_model.__signature__ = signature.replace(parameters=keyword)  # type: ignore[attr-defined]
+    with_model.__annotations__ = {p.name: p.annotation for p in keyword}
+    return with_model
+
+
+def _parameter(name: str, kind: type, metavar: str | None, text: str) -> inspect.Parameter:
+    option = typer.Option(flag(name), help=text, metavar=metavar, rich_help_panel=PANEL)
+    return inspect.Parameter(
+        name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind | None, option]
+    )
+
+
+def _numbers(text: str, named: str, kind: type) -> tuple[Any, ...]:
+    try:
+        return tuple(kind(part) for part in str(text).split(","))
+    except ValueError:
+        raise ValueError(f"{named} is {text!r}; numbers with commas between them are needed") from None

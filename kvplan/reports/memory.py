@@ -1,0 +1,171 @@
+"""The memory of a model's GPUs: text for people, and the same figures for programs."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import msgspec
+from rich.text import Text
+
+from kvplan.recipes import MemoryPlan, StagePlan
+from kvplan.reports.columns import Column, folded, table
+from kvplan.reports.replay_units import grouped, percent
+from kvplan.reports.sizing_units import blocks, size
+from kvplan.sizing import PoolSize
+
+BAR = 24
+
+
+def memory_text(plan: MemoryPlan, width: int = 80) -> Text:
+    """Return budget and layout at ``width`` columns, with an empty line behind."""
+    stage = plan.stage
+    lines = [plan.title(), *_costs(plan, width), *_replicas(plan, width), ""]
+    if len(stage.budget) > 1:
+        lines += [*_budget(plan, stage, width), ""]
+    if len(plan.stages) > 1:
+        lines += [*_stages(plan, width), ""]
+    if len(stage.groups) > 1:
+        lines += [*_layout(plan, stage, width), ""]
+    report = Text(overflow="ignore", no_wrap=True)
+    report.append("\n".join(lines) + "\n")
+    return report
+
+
+def memory_json(plan: MemoryPlan, result: object) -> str:
+    """Return ``result`` (that of a command) as JSON, with the plan under "memory"; bytes, tokens, pages."""
+    document = msgspec.to_builtins(result)
+    document["memory"] = {
+        "model": plan.model.name,
+        "family": plan.model.family,
+        "parameters": plan.model.parameters,
+        "tp": plan.ranks.tp,
+        "pp": plan.ranks.pp,
+        "dp": plan.ranks.dp,
+        "kv_dtype": plan.kv_dtype,
+        "state_dtype": plan.state_dtype,
+        "bytes_per_token": plan.bytes_per_token,
+        "row_bytes_per_token": plan.row_bytes_per_token,
+        "state_bytes_per_snapshot": plan.state_bytes_per_snapshot,
+        "usable_blocks": plan.usable_blocks,
+        "tightest_stage": plan.tightest,
+        "stages": [_stage_values(stage) for stage in plan.stages],
+    }
+    return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+
+
+def of_all_replicas(result: PoolSize, plan: MemoryPlan, batch_flag: str) -> PoolSize:
+    """Return ``result``, one attention replica's, with what to try in terms of all replicas together.
+
+    ``batch_flag`` is the flag that the batch size was given by.
+    """
+    replicas = plan.ranks.dp
+
+    def scaled(flags: dict[str, int | float]) -> dict[str, int | float]:
+        shared = {"--max-batch-size": batch_flag, "--max-total-tokens": "--max-total-tokens"}
+        return {
+            shared.get(name, name): value * replicas if name in shared else value
+            for name, value in flags.items()
+        }
+
+    alternatives = tuple(
+        replace(one, flags=scaled(one.flags), beyond_flags=scaled(one.beyond_flags))
+        for one in result.alternatives
+    )
+    return replace(result, alternatives=alternatives)
+
+
+def _replicas(plan: MemoryPlan, width: int) -> list[str]:
+    if plan.ranks.dp == 1:
+        return []
+    batch = plan.config.max_batch_size
+    text = (
+        f"each of {plan.ranks.dp} attention replicas serves {grouped(batch)} of the requests; below are one's"
+    )
+    return folded("", text, width, indent=2)
+
+
+def _stage_values(stage: StagePlan) -> dict[str, object]:
+    return {
+        "first_layer": stage.layers.start,
+        "layers": len(stage.layers),
+        "budget": [msgspec.to_builtins(line) for line in stage.budget],
+        "block_bytes": stage.block_bytes,
+        "usable_blocks": stage.usable_blocks,
+        "groups": [
+            {
+                "group_id": one.group.group_id,
+                "kind": one.group.kind,
+                "window": one.group.window,
+                "layers": list(one.group.layers),
+                "page_tokens": one.group.span,
+                "bytes_per_page": one.page_bytes,
+                "pages_per_block": one.pages_per_block,
+                "padding_bytes_per_block": one.padding_bytes,
+                "fields": [msgspec.to_builtins(f) | {"bytes": f.bytes} for f in one.group.fields],
+            }
+            for one in stage.groups
+        ],
+    }
+
+
+def _costs(plan: MemoryPlan, width: int) -> list[str]:
+    parts = [f"a token costs {grouped(plan.bytes_per_token)} B"]
+    if plan.row_bytes_per_token > plan.bytes_per_token:
+        windowed = plan.row_bytes_per_token - plan.bytes_per_token
+        parts.append(f"{grouped(windowed)} B more while it is in a window")
+    if plan.state_bytes_per_snapshot:
+        parts.append(f"a snapshot of the recurrent state {size(plan.state_bytes_per_snapshot)}")
+    where = "on each GPU" if plan.ranks.tp > 1 else "on one GPU"
+    if plan.ranks.pp > 1:
+        where += ", all stages together"
+    return folded("", f"{'; '.join(parts)}; {where} (exact)", width, indent=2)
+
+
+def _budget(plan: MemoryPlan, stage: StagePlan, width: int) -> list[str]:
+    columns = [
+        Column("Memory on each GPU", [f"  {line.name}" for line in stage.budget]),
+        Column("GiB", [f"{line.gib:,.2f}" for line in stage.budget], right=True),
+        Column("", [line.basis.value for line in stage.budget]),
+        Column("", [line.note for line in stage.budget], drop=1),
+    ]
+    lines = table(columns, width)
+    if plan.ranks.pp > 1:
+        lines[0] = lines[0].replace("Memory on each GPU", f"A GPU of stage {plan.tightest}", 1)
+    return lines
+
+
+def _stages(plan: MemoryPlan, width: int) -> list[str]:
+    numbers = range(len(plan.stages))
+    usable = [stage.usable_blocks for stage in plan.stages]
+    columns = [
+        Column("Stage", [f"  {at}" for at in numbers]),
+        Column("layers", [f"{s.layers.start} to {s.layers.stop - 1}" for s in plan.stages], right=True),
+        Column("a token", [f"{grouped(s.bytes_per_token)} B" for s in plan.stages], right=True),
+        Column("cache", [size(s.cache_bytes) for s in plan.stages], right=True, drop=1),
+        Column("holds", ["unknown" if n is None else blocks(n) for n in usable], right=True),
+        Column("", ["binds" if at == plan.tightest and usable[at] is not None else "" for at in numbers]),
+    ]
+    return table(columns, width)
+
+
+def _layout(plan: MemoryPlan, stage: StagePlan, width: int) -> list[str]:
+    """What fills an LCM block, group by group: # is used, . is padding."""
+    shares = [1 - one.padding_bytes / stage.block_bytes for one in stage.groups]
+    columns = [
+        Column("One LCM block", [f"  {one.group.group_id}" for one in stage.groups]),
+        Column("layers", [str(len(one.group.layers)) for one in stage.groups], right=True),
+        Column("pages", [grouped(one.pages_per_block) for one in stage.groups], right=True),
+        Column(
+            "a layer's part", [size(one.group.layer_page_bytes) for one in stage.groups], right=True, drop=2
+        ),
+        Column("# used", [("#" * int(BAR * share + 1e-9)).ljust(BAR, ".") for share in shares], drop=3),
+        Column(
+            "padding", [percent(1 - share) if share < 1 else "none" for share in shares], right=True, drop=1
+        ),
+    ]
+    lines = table(columns, width)
+    whole = size(stage.block_bytes)
+    if len(plan.stages) == 1:
+        whole += f": {plan.packing.planes} planes of {size(plan.packing.plane_bytes)}"
+    return [*lines, *folded("", whole, width, indent=2)]

@@ -1,0 +1,155 @@
+"""`--model` and what goes with it on the command line."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kvplan.cli import app
+from kvplan.commands import errors
+from kvplan.deployment import load_deployment
+from kvplan.recipes import plan_memory
+
+QWEN = ["--model", "qwen3-next-80b", "--gpu", "h200", "--tp", "2"]
+WISH = ["--max-num-seqs", "64", "--max-context-len", "131072"]
+
+
+class Ran:
+    """What a command line printed, and its exit status."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str], *arguments: str) -> None:
+        self.status = errors.run(lambda given: app(given, standalone_mode=False), list(arguments))
+        self.out, self.err = capsys.readouterr()
+
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+def test_size_pool_of_a_model_says_what_the_plan_says(capsys: pytest.CaptureFixture[str]) -> None:
+    ran = Ran(capsys, "size-pool", *QWEN, *WISH, "--format", "json")
+    plan = plan_memory("qwen3-next-80b", gpu="h200", tp=2, max_num_seqs=64, max_context_len=131_072)
+    assert plan.demand is not None
+    found = ran.json()
+    assert ran.status == 1
+    assert found["needed_blocks"] == plan.demand.needed_blocks == 8_964
+    assert found["pool"]["usable_blocks"] == plan.usable_blocks == 4_153
+    assert found["pool"]["requests_at_once"] == plan.requests_at_once() == 29
+    memory = found["memory"]
+    assert memory["bytes_per_token"] == 12_288
+    assert [line["name"] for line in memory["stages"][0]["budget"]] == [
+        "device",
+        "usable",
+        "weights",
+        "activations and graphs",
+        "cache",
+    ]
+    assert {line["basis"] for line in memory["stages"][0]["budget"]} == {"exact", "estimated"}
+
+
+def test_the_text_has_the_budget_the_layout_and_the_result(capsys: pytest.CaptureFixture[str]) -> None:
+    ran = Ran(capsys, "size-pool", *QWEN, *WISH)
+    assert ran.out.startswith("qwen3-next-80b-a3b, tp 2, pp 1, dp 1, cache bf16\n")
+    for text in (
+        "Memory on each GPU",
+        "One LCM block",
+        "RESULT  does not fit at once",
+        "given by --gpu h200",
+    ):
+        assert text in ran.out
+
+
+def test_what_to_try_fits_when_it_is_pasted(capsys: pytest.CaptureFixture[str]) -> None:
+    ran = Ran(capsys, "size-pool", *QWEN, *WISH)
+    tries = [line.split() for line in ran.out.splitlines() if line.startswith("try")]
+    assert len(tries) == 4
+    for _, name, value, *_ in tries:
+        assert Ran(capsys, "size-pool", *QWEN, *WISH, name, value).status == 0
+
+
+def test_what_to_try_counts_all_attention_replicas(capsys: pytest.CaptureFixture[str]) -> None:
+    line = ["--model", "deepseek-v3", "--gpu", "h200", "--tp", "8", "--dp", "8"]
+    wish = ["--max-num-seqs", "400", "--max-context-len", "16384"]
+    ran = Ran(capsys, "size-pool", *line, *wish)
+    assert ran.status == 1
+    assert "each of 8 attention replicas serves 50 of the requests" in ran.out
+    tries = [text.split() for text in ran.out.splitlines() if text.startswith("try")]
+    assert tries[0][1] == "--max-num-seqs"
+    assert int(tries[0][2]) % 8 == 0
+    for _, name, value, *_ in tries:
+        assert Ran(capsys, "size-pool", *line, *wish, name, value).status == 0
+
+
+def test_an_emitted_deployment_gives_the_same_answer(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    file = tmp_path / "deployment.toml"
+    model = Ran(capsys, "size-pool", *QWEN, *WISH, "--format", "json", "--emit", str(file))
+    again = Ran(capsys, "size-pool", "-d", str(file), "--max-context-len", "131072", "--format", "json")
+    for name in ("needed_blocks", "bytes_per_block", "verdict", "groups"):
+        assert again.json()[name] == model.json()[name]
+    assert again.json()["pool"]["usable_blocks"] == 4_153
+    assert load_deployment(file).config.max_batch_size == 64
+
+
+def test_max_request_of_a_model(capsys: pytest.CaptureFixture[str]) -> None:
+    line = ["max-request", "--model", "llama-3.1-8b", "--cache-gib", "2.888671875", "--page-tokens", "16"]
+    ran = Ran(capsys, *line, "--tokens", "29000")  # S3: 1,479 pages of 2 MiB
+    assert ran.status == 1
+    assert "never fits: 29,000 tokens; short by 5,352 tokens, 335 pages" in " ".join(ran.out.split())
+    assert Ran(capsys, *line, "--tokens", "23648").status == 0
+
+
+def test_flags_are_compared_side_by_side(capsys: pytest.CaptureFixture[str]) -> None:
+    ran = Ran(capsys, "size-pool", *QWEN, *WISH, "--compare", "max-num-seqs=16,29,30")
+    assert ran.status == 0
+    assert "RESULT  fits with --max-num-seqs 16, 29\n" in ran.out
+    ran = Ran(capsys, "size-pool", *QWEN, *WISH, "--compare", "--kv-dtype=bf16,fp8", "--format", "json")
+    assert ran.status == 1
+    assert [(row["value"], row["bytes_per_token"]) for row in ran.json()["rows"]] == [
+        ("bf16", 12_288),
+        ("fp8", 6_144),
+    ]
+
+
+@pytest.mark.parametrize("width", ["80", "100"])
+def test_no_line_is_wider_than_the_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, width: str
+) -> None:
+    monkeypatch.setenv("COLUMNS", width)
+    for extra in ([], ["--compare", "kv-dtype=bf16,fp8"], ["--pp", "4"]):
+        ran = Ran(capsys, "size-pool", *QWEN, *WISH, *extra)
+        assert max(map(len, ran.out.splitlines())) <= int(width)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--gpu", "h100"], "--gpu is given without --model"),
+        (["--model", "nothing-like-it"], "does not exist"),
+        (["--model", "llama-3.1-8b", "-d", "x.toml"], "give one of them"),
+        (["--model", "llama-3.1-8b", "--gpu-memory-gib", "0"], "gpu_memory_gib is 0.0"),
+        (["--model", "llama-3.1-8b", "--cache-gib", "1,x"], "--cache-gib is '1,x'; numbers with commas"),
+        (
+            ["--model", "llama-3.1-8b", "--gpu", "h100", "--tp", "3"],
+            "32 query heads cannot be divided over 3",
+        ),
+        (["--model", "llama-3.1-8b", "--compare", "kv-dtype"], "FLAG=V1,V2 is needed"),
+        (["--model", "llama-3.1-8b", "--compare", "colour=red"], "--colour, which is no flag"),
+        (["--model", "llama-3.1-8b", "--compare", "tp=1,x"], "--tp x: a number is needed"),
+        (["--model", "llama-3.1-8b", "--compare", "kv-dtype=fp3"], "--kv-dtype fp3: kv_dtype is 'fp3'"),
+    ],
+)
+def test_wrong_input_is_one_sentence_and_exit_2(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], said: str
+) -> None:
+    ran = Ran(capsys, "size-pool", *WISH, *arguments)
+    assert (ran.status, ran.out) == (2, "")
+    assert said in ran.err
+    assert ran.err.count("\n") == 1
+
+
+def test_the_wanted_batch_must_be_said(capsys: pytest.CaptureFixture[str]) -> None:
+    ran = Ran(capsys, "size-pool", "--model", "llama-3.1-8b", "--max-context-len", "100")
+    assert ran.status == 2
+    assert "give the wanted requests as --max-num-seqs" in ran.err
