@@ -1,0 +1,63 @@
+"""Two runs side by side."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from explain.runs import crowd, kept, undeclared
+from kvplan.explain.comparison import Comparison, compare
+from kvplan.explain.record import Record
+from kvplan.replay.session import Session
+from kvplan.reports.comparison import comparison_text
+
+
+def run(session: Session, tmp_path: Path, name: str) -> Record:
+    return kept(session, tmp_path / name)
+
+
+def text(found: Comparison) -> str:
+    return comparison_text(found, ("a", "b"), 100).plain
+
+
+def test_the_same_run_twice_has_the_same_plans(tmp_path: Path) -> None:
+    found = compare(run(crowd(), tmp_path, "a"), run(crowd(), tmp_path, "b"))
+    assert found.parting is None
+    assert found.settings == []
+    assert "every plan is the same" in text(found)
+
+
+def test_plans_part_where_the_first_of_them_differs(tmp_path: Path) -> None:
+    first, second = run(crowd(20), tmp_path, "a"), run(crowd(21), tmp_path, "b")
+    found = compare(first, second)
+    assert found.parting is not None
+    at = found.parting.round
+    left, right = first.table("plans")["plan"], second.table("plans")["plan"]
+    assert left[:at].equals(right[:at])
+    assert left[at] != right[at]
+    assert found.same_rounds == at
+
+
+def test_the_reason_is_what_each_scheduler_said_of_the_request(tmp_path: Path) -> None:
+    found = compare(run(crowd(20), tmp_path, "a"), run(crowd(40), tmp_path, "b"))
+    assert found.parting is not None
+    first = found.parting.differences[0]
+    assert first.first.attempt is not None
+    assert first.second.attempt is not None
+    assert first.first.attempt.outcome == "no_capacity"
+    assert first.second.attempt.outcome in ("scheduled", "incomplete")
+    assert "not now" in text(found)
+
+
+def test_what_was_given_differently_is_named(tmp_path: Path) -> None:
+    found = compare(run(crowd(20), tmp_path, "a"), run(crowd(40), tmp_path, "b"))
+    given = {pair.name: (pair.first, pair.second) for pair in found.settings}
+    assert given["config.num_device_pages"] == (21, 41)
+    figures = {pair.name: (pair.first, pair.second) for pair in found.figures}
+    assert figures["pool.blocks"] == (20, 40)
+
+
+def test_runs_of_different_traces_are_compared_by_their_figures_alone(tmp_path: Path) -> None:
+    found = compare(run(crowd(), tmp_path, "a"), run(undeclared(), tmp_path, "b"))
+    assert not found.same_trace
+    assert found.parting is None
+    assert "different traces" in text(found)

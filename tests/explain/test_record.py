@@ -1,0 +1,135 @@
+"""Runs are kept while they are made, whole or not, and can be asked afterwards."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from explain.runs import crowd, hosted, kept, undeclared
+from kvplan.explain.history import session_before
+from kvplan.explain.record import open_record, summary_of
+from kvplan.explain.recorder import check_record, record
+from kvplan.explain.start import config_of
+from kvplan.replay.play import Ending
+from kvplan.replay.run import config_facts
+from kvplan.replay.session import Session
+from kvplan.replay.store import RunError
+
+
+class Killed(BaseException):
+    """Stands for a kill: nothing is tidied up."""
+
+
+def killed(session: Session, directory: Path, after: int) -> None:
+    def stop() -> bool:
+        if session.round >= after:
+            raise Killed
+        return False
+
+    with pytest.raises(Killed):
+        record(session, directory, every=10, stop=stop)
+
+
+def test_a_kept_run_is_the_run_that_was_played(tmp_path: Path) -> None:
+    plain = undeclared()
+    run = plain.run(*plain.play())
+    made = kept(undeclared(), tmp_path / "run")
+    assert not made.unfinished
+    assert made.summary.figures == run.summary.figures
+    assert made.summary.assumptions == run.summary.assumptions
+    for name in ("requests", "rounds", "events"):
+        assert made.table(name).equals(getattr(run, name))
+
+
+def test_listening_to_a_run_changes_no_plan(tmp_path: Path) -> None:
+    plain = hosted()
+    plain.play()
+    made = kept(hosted(), tmp_path / "run")
+    assert made.table("events")["request_id"].to_list() == plain.engine.events.request_ids
+    assert made.table("rounds")["held_blocks"].to_list() == list(plain.engine.rounds.column("held_blocks"))
+
+
+def test_a_killed_run_is_readable_up_to_its_last_state(tmp_path: Path) -> None:
+    killed(undeclared(), tmp_path / "run", 35)
+    made = open_record(tmp_path / "run")
+    assert made.unfinished
+    last = made.states[-1]
+    assert 30 <= last <= 35
+    whole = kept(undeclared(), tmp_path / "whole")
+    assert made.summary.ending is Ending.INTERRUPTED
+    assert made.table("rounds").equals(whole.table("rounds").head(last))
+    for name in ("events", "evictions", "admissions"):
+        theirs = whole.table(name)
+        assert made.table(name).equals(theirs.filter(theirs["round"] < last))
+    assert summary_of(tmp_path / "run") == (made.summary, True)
+
+
+def test_a_run_killed_in_its_first_rounds_says_so_and_has_none(tmp_path: Path) -> None:
+    killed(undeclared(), tmp_path / "run", 3)
+    made = open_record(tmp_path / "run")
+    assert made.unfinished
+    assert made.summary.figures.rounds.total == 0
+
+
+def test_any_round_can_be_gone_back_to(tmp_path: Path) -> None:
+    made = kept(undeclared(), tmp_path / "run")
+    whole = undeclared()
+    for at in (1, 9, 10, 27):
+        whole.play(at)
+        session = session_before(made, at)
+        assert session.round == at
+        assert session.engine.key() == whole.engine.key()
+
+
+def test_a_round_that_the_run_does_not_have_is_refused(tmp_path: Path) -> None:
+    made = kept(crowd(), tmp_path / "run")
+    rounds = len(made.table("rounds"))
+    for at in (-1, rounds):
+        with pytest.raises(RunError, match=f"rounds 0 to {rounds - 1}"):
+            session_before(made, at)
+
+
+def test_a_run_stays_unless_force_is_given(tmp_path: Path) -> None:
+    kept(crowd(), tmp_path / "run")
+    with pytest.raises(RunError, match="--force"):
+        record(crowd(), tmp_path / "run")
+    record(crowd(), tmp_path / "run", force=True)
+
+
+def test_force_replaces_an_unfinished_run_and_nothing_that_is_no_run(tmp_path: Path) -> None:
+    killed(undeclared(), tmp_path / "run", 15)
+    with pytest.raises(RunError, match="--force"):
+        check_record(tmp_path / "run")
+    check_record(tmp_path / "run", force=True)
+    (tmp_path / "letters").mkdir()
+    (tmp_path / "letters" / "a.txt").write_text("dear")
+    with pytest.raises(RunError, match="no run"):
+        check_record(tmp_path / "letters", force=True)
+
+
+def test_another_program_versions_states_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = kept(crowd(), tmp_path / "run")
+    monkeypatch.setattr("kvplan.__version__", "9.9")
+    with pytest.raises(RunError, match=r"this is 9\.9; replay the trace again"):
+        made.session_at(5)
+
+
+def test_a_trace_that_was_changed_is_noticed(tmp_path: Path) -> None:
+    kept(crowd(), tmp_path / "run")
+    kept(undeclared(), tmp_path / "other")
+    (tmp_path / "run" / "trace.parquet").write_bytes((tmp_path / "other" / "trace.parquet").read_bytes())
+    with pytest.raises(RunError, match="not the one that its run played"):
+        open_record(tmp_path / "run")
+
+
+def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match=r"holds no start\.json"):
+        open_record(tmp_path)
+    with pytest.raises(RunError, match="no directory"):
+        open_record(tmp_path / "nowhere")
+
+
+def test_a_configuration_comes_back_as_it_was() -> None:
+    for session in (hosted(), crowd()):
+        assert config_of(config_facts(session.config)) == session.config
