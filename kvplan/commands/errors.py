@@ -44,6 +44,14 @@ def run(program: Callable[[Sequence[str] | None], object], arguments: Sequence[s
         return _say(_system(error))
     except ValueError as error:
         return _say(str(error))
+    except OverflowError:
+        # Times are whole nanoseconds in 64 bits, and so the one thing that gets too large to be counted.
+        return _say(
+            "the times given go beyond 292 years, the largest that fits; shorter step times, latencies or gaps "
+            "between arrivals, or more bandwidth, are needed"
+        )
+    except MemoryError:
+        return _say("what was given needs more memory than this machine has; shorter requests are needed")
     return status if isinstance(status, int) else 0
 
 

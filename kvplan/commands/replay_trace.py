@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from kvplan.replay.run import Run
     from kvplan.replay.step_time import StepTime
 
+MAX_BLOCKS = 20_000_000  # about 4 GB of accounts
 TRACE = "The trace"
 ARRIVALS = "Arrivals and outputs"
 TIERS = "Host and storage tiers"
@@ -294,26 +295,29 @@ def replay_trace(
     carrying = carrier(backend, device, loaded, storage_failure_rate, check=check)
     stored = storage_of(storage, storage_failure_rate, seed)
     if counts is not None:
-        return disaggregated(
-            requests,
-            loaded,
-            counts,
-            peers,
-            budget=budget,
-            step_time=step_time,
-            accept=accept,
-            transfer_times=transfer_times,
-            speed=speed,
-            concurrency=concurrency,
-            max_rounds=max_rounds,
-            force_retract_every=force_retract_every,
-            check=check,
-            storage=stored,
-            scheduler_of=carrying,
-            output=output,
-            force=force,
-            format=format,
-        )
+        with _progress_bar(len(requests)) as progress, _ctrl_c() as stop:
+            return disaggregated(
+                requests,
+                loaded,
+                counts,
+                peers,
+                progress=progress,
+                stop=stop,
+                budget=budget,
+                step_time=step_time,
+                accept=accept,
+                transfer_times=transfer_times,
+                speed=speed,
+                concurrency=concurrency,
+                max_rounds=max_rounds,
+                force_retract_every=force_retract_every,
+                check=check,
+                storage=stored,
+                scheduler_of=carrying,
+                output=output,
+                force=force,
+                format=format,
+            )
     with violations(), _progress_bar(len(requests)) as progress, _ctrl_c() as stop:
         session = begin(
             requests,
@@ -351,6 +355,11 @@ def _deployment(deployment: Path | None, overrides: dict[str, object]) -> Deploy
         raise ValueError(
             "the deployment has no pool size; pool_blocks, pool_tokens or pool_gib is expected, in the file "
             "or as a flag (--pool-blocks)"
+        )
+    if loaded.usable_blocks > MAX_BLOCKS:
+        raise ValueError(
+            f"the pool has {loaded.usable_blocks} LCM blocks; a replay, which keeps account of each, takes at most "
+            f"{MAX_BLOCKS}"
         )
     return loaded
 

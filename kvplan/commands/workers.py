@@ -12,13 +12,14 @@ from pathlib import Path
 import typer
 
 from kvplan.backends.errors import Violation
-from kvplan.commands.errors import FINDING
+from kvplan.commands.errors import FINDING, INTERRUPTED
 from kvplan.commands.options import OutputFormat
 from kvplan.commands.printing import print_json, print_text
 from kvplan.deployment import Deployment
 from kvplan.replay.accept import AcceptLengths
 from kvplan.replay.disaggregated import ROUTINGS, disaggregate
 from kvplan.replay.hand_off import TransferLink
+from kvplan.replay.play import Progress
 from kvplan.replay.step_time import StepTime, nanoseconds, parse_seconds
 from kvplan.replay.storage import Storage
 from kvplan.replay.store import write_files
@@ -247,6 +248,8 @@ def disaggregated(
     check: bool,
     storage: Storage | None,
     scheduler_of: SchedulerOf | None,
+    progress: Callable[[Progress], None] | None,
+    stop: Callable[[], bool],
     output: Path | None,
     force: bool,
     format: OutputFormat,
@@ -270,9 +273,10 @@ def disaggregated(
         check=check,
         scheduler_of=scheduler_of,
     )
+    replay.progress, replay.stop = progress, stop
     with violations():
         replay.play()
-    summary = figures(replay, trace, step_time is not None)
+    summary = figures(replay, trace, accept, step_time is not None)
     if output is not None:
         write_files(output, workers_tables(replay), workers_json(summary).encode(), force=force)
         print(f"kvplan: the run is in {output}", file=sys.stderr)
@@ -280,4 +284,6 @@ def disaggregated(
         print_json(workers_json(summary))
     else:
         print_text(lambda width: workers_text(summary, width))
+    if replay.ending == "interrupted":
+        return INTERRUPTED
     return 0 if replay.ending == "complete" else FINDING

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from heapq import heappop, heappush
 
 from kvplan.replay.accept import AcceptLengths
 from kvplan.replay.arrivals import Arrivals
@@ -16,6 +17,7 @@ from kvplan.replay.dead_end import Watch
 from kvplan.replay.engine import Outcome
 from kvplan.replay.flight import Flight
 from kvplan.replay.hand_off import HandOff, TransferLink
+from kvplan.replay.play import PROGRESS_ROUNDS, Progress
 from kvplan.replay.step_time import StepTime
 from kvplan.replay.storage import Storage
 from kvplan.replay.transfers import TransferTimes, loaded_group
@@ -71,7 +73,12 @@ class Disaggregated:
     refused: list[Flight] = field(default_factory=list)
     stuck: list[Stuck] = field(default_factory=list)
     ending: str = "complete"
+    progress: Callable[[Progress], None] | None = None
+    stop: Callable[[], bool] | None = None
     _asleep: set[int] = field(default_factory=set)
+    _cycling: set[int] = field(default_factory=set)
+    _endings: list[tuple[int, int]] = field(default_factory=list)
+    _clock_ns: int = 0
     _turn: int = 0
 
     @property
@@ -91,19 +98,26 @@ class Disaggregated:
         self._asleep = set(range(len(workers)))
         watches = [Watch() for _ in workers]
         while True:
+            if self.stop is not None and self.stop():
+                self.ending = "interrupted"
+                return
             turns = []
             for at, worker in enumerate(workers):
                 when = worker.next_ns() if at in self._asleep else worker.now_ns
                 if when is not None:
                     turns.append((max(when, worker.now_ns), at))
             next_turn = min(turns, default=None)
-            arrives = self.arrivals.next_ns()
-            if arrives is not None and (next_turn is None or arrives <= next_turn[0]):
-                now = arrives if next_turn is None else min(arrives, next_turn[0])
-                for row, at_ns in self.arrivals.due(max(now, self._earliest())):
+            comes = self._next_arrival()
+            if comes is not None and (next_turn is None or comes <= next_turn[0]):
+                self._clock_ns = comes
+                while self._endings and self._endings[0][0] <= comes:
+                    at_ns, row = heappop(self._endings)
+                    self.arrivals.ended(row, at_ns)
+                for row, at_ns in self.arrivals.due(comes):
                     self._send(row, at_ns)
                 for watch in watches:
                     watch.reset()
+                self._cycling.clear()
                 continue
             if next_turn is None:
                 if any(worker.live for worker in workers):
@@ -119,25 +133,49 @@ class Disaggregated:
                 self._asleep.add(at)
             for flight in worker.ended_now:
                 if not self.decode or at >= len(self.prefill):
-                    self.arrivals.ended(flight.row, worker.now_ns)
-            if worker.gained_now or worker.ended_now or outcome is Outcome.IDLE:
-                watches[at].reset()
-            elif watches[at].after_round(worker) is not None and self._alone(at):
-                self._dead_end("livelock")
-                return
+                    heappush(self._endings, (worker.now_ns, flight.row))
+            if self.progress is not None and worker.round_index % PROGRESS_ROUNDS == 0:
+                self.progress(self._progress())
+            if worker.gained_now or worker.ended_now or worker.handed_off_now:
+                for watch in watches:
+                    watch.reset()
+                self._cycling.clear()
+            elif watches[at].after_round(worker) is not None:
+                self._cycling.add(at)
+                if self._all_cycle():
+                    self._dead_end("livelock")
+                    return
             if self.max_rounds is not None and worker.round_index >= self.max_rounds:
                 self.ending = "round limit"
                 return
 
-    def _earliest(self) -> int:
-        """The time before which nothing more is played."""
-        return min((w.now_ns for at, w in enumerate(self.workers) if at not in self._asleep), default=0)
+    def _next_arrival(self) -> int | None:
+        """When the next request comes, or one ends that another may be waiting for; None: neither."""
+        times = [self._endings[0][0]] if self._endings else []
+        arrives = self.arrivals.next_ns()
+        if arrives is not None:
+            times.append(arrives)
+        return max(min(times), self._clock_ns) if times else None
 
-    def _alone(self, at: int) -> bool:
-        """Whether no other worker has anything to do, so that one's cycle is everybody's."""
-        others = [other for other in range(len(self.workers)) if other != at]
-        idle = all(other in self._asleep and self.workers[other].next_ns() is None for other in others)
-        return idle and self.arrivals.next_ns() is None
+    def _all_cycle(self) -> bool:
+        """Whether every worker is in a cycle or has nothing to do, and no request or answer is to come."""
+        if self._next_arrival() is not None:
+            return False
+        for at, worker in enumerate(self.workers):
+            if worker.awaits_answer or (
+                at not in self._cycling and not (at in self._asleep and worker.next_ns() is None)
+            ):
+                return False
+        return True
+
+    def _progress(self) -> Progress:
+        return Progress(
+            ended=sum(len(worker.finished) for worker in (self.decode or self.prefill)) + len(self.refused),
+            requests=len(self.workload),
+            time_ns=self._clock_ns,
+            rounds=sum(worker.round_index for worker in self.workers),
+            retractions=sum(worker.totals.retractions.total() for worker in self.workers),
+        )
 
     def _send(self, row: int, at_ns: int) -> None:
         """Route a request to its two workers, or refuse it if it can never fit one of them."""
@@ -187,8 +225,9 @@ class Disaggregated:
         """A decode worker's plan has pages for a request."""
         hand = self.hand_offs[name]
         hand.landing_ns = now_ns
+        hand.landings += 1
         self._measure(hand, batch, at, batch.extend_prefix_lens[at])
-        if not self.prefill:
+        if not self.prefill or hand.landings > 1:
             hand.ready_ns = now_ns + self.step_time.ns(batch.input_lengths[at], 0)
         self._transfer(hand)
 
@@ -209,7 +248,7 @@ class Disaggregated:
             return
         link = self.links[max(hand.decode_worker, 0)]
         hand.begin_ns, hand.end_ns = link.send(max(hand.ready_ns, hand.landing_ns), hand.landed_bytes)
-        if self.prefill:
+        if self.prefill and hand.landings <= 1:
             self.prefill[hand.prefill_worker].answer(hand.end_ns, hand.request_id)
         if self.decode:
             self.decode[hand.decode_worker].answer(hand.end_ns, hand.request_id)
@@ -261,6 +300,12 @@ def disaggregate(
         raise ValueError("storage is given; it needs enable_l3_storage and a host pool in the deployment")
     if force_retract_every is not None and force_retract_every < 1:
         raise ValueError(f"force-retract-every {force_retract_every} is given; 1 round or more is expected")
+    if max_rounds is not None and max_rounds < 1:
+        raise ValueError(f"max_rounds {max_rounds} is given; 1 round or more is expected")
+    if force_retract_every is not None and not decode_workers:
+        raise ValueError(
+            "force-retract-every is given; a prefill worker never retracts, a decode worker is needed"
+        )
     step_time = step_time or StepTime()
     link = link or TransferLink()
     configs = {

@@ -179,6 +179,7 @@ class Engine:
             step_ns = self.step_time.ns(prefill_tokens, decodes, context)
             step = Step(ids, prefills, ends, batch.prefill_lengths, 0)
         if self._lost and plan.remote_prefill is not None:
+            self._note_lost(plan.remote_prefill)
             self._retract_by_runtime(plan.remote_prefill.request_ids)
         pool = scheduler.pool_usage()
         waiting, running = len(self.live) - self.resident, self.resident

@@ -28,6 +28,8 @@ class HandOff:
     pinned_pages: int = 0
     landed_pages: int = 0
     landed_bytes: float = 0.0
+    landings: int = 0
+    """More than one if the runtime retracted it on the decode worker: its sequence is then prefilled anew."""
 
     @property
     def landing_wait_ns(self) -> int:

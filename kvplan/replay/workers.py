@@ -34,6 +34,16 @@ class Worker(Engine):
         due = [heap[0][0] for heap in (self._answers, self._transfers) if heap]
         return min(due, default=None)
 
+    @property
+    def handed_off_now(self) -> bool:
+        """Whether the last plan handed something over, and its forward ran."""
+        return self.handed_now and not self._lost
+
+    @property
+    def awaits_answer(self) -> bool:
+        """Whether an answer of the peer is under way."""
+        return bool(self._answers)
+
     def key(self) -> tuple[object, ...]:
         """What decides the worker's future while no request and no new answer comes."""
         answers = tuple((due - self.now_ns, name, kind) for due, _, name, kind in sorted(self._answers))
@@ -106,10 +116,11 @@ class DecodeWorker(Worker):
     """Role D: the peer's prefill gives a request its prompt's KV and its first token."""
 
     landed_tokens: int = 0
+    landing: set[str] = field(default_factory=set)
+    """Requests whose pages the peer is writing."""
 
     def _retractable(self, flight: Flight) -> bool:
-        # Not while the peer writes its pages.
-        return flight.generated > 0
+        return flight.request_id not in self.landing
 
     def _hand_off(self, plan: ExecutionPlan) -> bool:
         batch = plan.remote_prefill
@@ -117,6 +128,7 @@ class DecodeWorker(Worker):
             return False
         for at, name in enumerate(batch.request_ids):
             flight = self.live[name]
+            self.landing.add(name)
             flight.resident = True
             self.resident += 1
             flight.prefill_size = batch.prefill_lengths[at]
@@ -127,13 +139,18 @@ class DecodeWorker(Worker):
         return self._tell(batch)
 
     def _answered(self, flight: Flight, events: list[Any]) -> None:
-        flight.ids = self.workload.output(flight.row)
+        self.landing.discard(flight.request_id)
+        first = flight.generated == 0
+        if first:
+            flight.ids = self.workload.output(flight.row)
         self.landed_tokens += flight.prefill_size - flight.computed
         flight.computed = flight.frontier = flight.prefill_size
-        flight.generated = 1
-        flight.first_token_ns = self.now_ns
+        # After a retraction by the runtime the whole sequence lands again: its token is then the next one.
+        events.append(PD.RemotePrefillDoneEvent(flight.request_id, flight.ids[flight.generated]))
+        flight.generated += 1
         self.gained_now += 1
-        events.append(PD.RemotePrefillDoneEvent(flight.request_id, flight.ids[0]))
-        self.events.append(self.round_index, self.now_ns, "first_token", flight.request_id)
+        if first:
+            flight.first_token_ns = self.now_ns
+            self.events.append(self.round_index, self.now_ns, "first_token", flight.request_id)
         if self._ends(flight):
             self._finish(flight, events)

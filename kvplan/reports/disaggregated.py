@@ -8,10 +8,12 @@ from dataclasses import dataclass
 import msgspec
 from rich.text import Text
 
+from kvplan.replay.accept import AcceptLengths
 from kvplan.replay.disaggregated import Disaggregated, Stuck
 from kvplan.replay.hand_off import HandOff
 from kvplan.replay.statistics import Spread, spread
 from kvplan.replay.step_time import NS, StepTime
+from kvplan.replay.summary import NeverFit
 from kvplan.replay.workers import DecodeWorker, Worker
 from kvplan.reports.replay_units import counted, duration, folded, grouped, percent, step_words, tokens
 from kvplan.traces import Trace
@@ -74,16 +76,31 @@ class WorkersSummary:
     end_to_end_s: Spread | None
     workers: Sequence[WorkerFigures]
     hand_off: HandOffFigures
-    never_fit_requests: Sequence[str]
+    never_fit_requests: Sequence[NeverFit]
+    limit_tokens: int
+    prompt_tokens_from_cache: int | None
+    prompt_tokens_computed: int
+    undeclared_requests: int
+    accept_length: float
+    accept_basis: str
+    decode_width: int
+    warnings: Sequence[str]
+    relanded: int
     stuck: Sequence[Stuck]
     routing: str
     step_time: StepTime
     step_time_given: bool
 
 
-def figures(replay: Disaggregated, trace: Trace, step_time_given: bool = False) -> WorkersSummary:
+def figures(
+    replay: Disaggregated, trace: Trace, accept: AcceptLengths, step_time_given: bool = False
+) -> WorkersSummary:
     """Return the figures of a replay that has been played."""
     finished = replay.finished
+    # Where prompts are computed; with no prefill worker here, what a decode worker found of them.
+    firsts = [
+        f for worker in (replay.prefill or replay.decode) for f in (*worker.finished, *worker.live.values())
+    ]
     ended = [hand for hand in replay.hand_offs.values() if hand.end_ns >= 0]
     return WorkersSummary(
         ending=replay.ending,
@@ -116,7 +133,19 @@ def figures(replay: Disaggregated, trace: Trace, step_time_given: bool = False) 
             bytes=sum(hand.landed_bytes for hand in ended),
             peak_pinned_pages=_peak_pinned(replay.hand_offs.values()) if replay.prefill else 0,
         ),
-        never_fit_requests=[flight.request_id for flight in replay.refused],
+        never_fit_requests=[
+            NeverFit(flight.request_id, max(worker.needed_tokens(flight.row) for worker in replay.workers))
+            for flight in replay.refused
+        ],
+        limit_tokens=min(worker.limit_tokens for worker in replay.workers),
+        prompt_tokens_from_cache=sum(f.from_cache for f in firsts) if trace.has_prefixes else None,
+        prompt_tokens_computed=sum(f.computed_prompt for f in firsts),
+        undeclared_requests=sum(1 for budget in replay.workload.budgets if not budget),
+        accept_length=accept.mean,
+        accept_basis=accept.basis,
+        decode_width=replay.workers[0].decode_width,
+        warnings=trace.warnings,
+        relanded=sum(1 for hand in replay.hand_offs.values() if hand.landings > 1),
         stuck=replay.stuck,
         routing=replay.routing,
         step_time=replay.step_time,
@@ -185,10 +214,12 @@ def _lines(summary: WorkersSummary) -> list[str]:
         f"{summary.trace}: {counted(summary.requests, 'request')} through "
         f"{counted(prefill, 'prefill worker')} and {counted(decode, 'decode worker')} ({summary.routing})",
         f"{'step':{LABEL}}{step_words(summary.step_time, summary.step_time_given)}",
+        *_assumed(summary),
         "",
         f"{'Requests':{LABEL}}{grouped(summary.finished)} finished   {grouped(summary.never_fit)} never fit   "
         f"{grouped(summary.unfinished)} unfinished",
-        f"{'Tokens':{LABEL}}{tokens(summary.generated_tokens)} generated",
+        *_refused(summary),
+        f"{'Tokens':{LABEL}}{_cached(summary)}   {tokens(summary.generated_tokens)} generated",
     ]
     rows = [
         ("first token", summary.first_token_s),
@@ -240,8 +271,42 @@ def _lines(summary: WorkersSummary) -> list[str]:
         lines += [f"  {one.request_id} on {one.worker}: {one.why}" for one in summary.stuck[:NAMED]]
         if len(summary.stuck) > NAMED:
             lines.append(f"  and {grouped(len(summary.stuck) - NAMED)} more")
+    lines += [f"{'warning':{LABEL}}{warning}" for warning in summary.warnings]
     lines.append(f"{'RESULT':{LABEL}}{_result(summary)}")
     return lines
+
+
+def _assumed(summary: WorkersSummary) -> list[str]:
+    lines = []
+    if summary.decode_width > 1:
+        lines.append(
+            f"{'decode':{LABEL}}accepts {summary.accept_length:g} of {summary.decode_width} tokens a step "
+            f"({summary.accept_basis})"
+        )
+    if summary.undeclared_requests:
+        who = "no request" if summary.undeclared_requests == summary.requests else "not every request"
+        lines.append(f"{'budgets':{LABEL}}{who} declares max_new_tokens (--max-new-tokens)")
+    return lines
+
+
+def _refused(summary: WorkersSummary) -> list[str]:
+    refused = summary.never_fit_requests
+    if not refused:
+        return []
+    named = [f"{one.request_id} needs {grouped(one.needed_tokens)}" for one in refused[:3]]
+    more = f" and {grouped(len(refused) - 3)} more" if len(refused) > 3 else ""
+    return [
+        f"{'  never fit':{LABEL}}{', '.join(named)}{more}; the limit is {counted(summary.limit_tokens, 'token')}"
+    ]
+
+
+def _cached(summary: WorkersSummary) -> str:
+    computed = f"{tokens(summary.prompt_tokens_computed)} prompt computed"
+    if summary.prompt_tokens_from_cache is None:
+        return f"{computed}   cache hits unknown (the trace has no prefixes)"
+    known = summary.prompt_tokens_computed + summary.prompt_tokens_from_cache
+    share = percent(summary.prompt_tokens_from_cache / known if known else 0.0)
+    return f"{computed}   {tokens(summary.prompt_tokens_from_cache)} from cache ({share} of them)"
 
 
 def _table(title: str, rows: Sequence[tuple[str, Spread | None]]) -> list[str]:
@@ -258,6 +323,13 @@ def _table(title: str, rows: Sequence[tuple[str, Spread | None]]) -> list[str]:
 def _result(summary: WorkersSummary) -> str:
     if summary.ending == "complete":
         who = "all requests that fit" if summary.never_fit else "all requests"
-        return f"{who} finished in {duration(summary.duration_s)}; every one was handed off once"
+        if not summary.finished:
+            who = "no request"
+        how = (
+            f"; {counted(summary.relanded, 'request')} landed again after a retraction"
+            if summary.relanded
+            else ""
+        )
+        return f"{who} finished in {duration(summary.duration_s)}{how}"
     left = counted(summary.unfinished, "request")
     return f"{summary.ending}: {left} left"

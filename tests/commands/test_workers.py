@@ -127,6 +127,62 @@ def test_a_failed_load_costs_a_retraction_and_no_request(capsys: pytest.CaptureF
     assert figures["requests"]["finished"] == 80
 
 
+@pytest.mark.parametrize("every", ["2", "7"])
+def test_a_retracted_decode_worker_request_lands_again_and_goes_on_where_it_was(
+    capsys: pytest.CaptureFixture[str], every: str
+) -> None:
+    flags = ["-d", DENSE, "--limit", "12", "--decode-workers", "1", "--check"]
+    plain = facts(capsys, *flags)
+    hurt = facts(capsys, *flags, "--force-retract-every", every)
+    assert hurt["relanded"] > 0
+    assert hurt["generated_tokens"] == plain["generated_tokens"]
+    assert hurt["finished"] == 12
+
+
+def test_a_closed_loop_never_has_more_out_than_it_says(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    facts(capsys, "-d", DENSE, "--limit", "40", "--decode-workers", "2", "--concurrency", "3", "-o", str(out))
+    table = pl.read_parquet(out / "requests.parquet")
+    begins, ends = table["arrived_s"].to_list(), table["finished_s"].to_list()
+    assert max(sum(b <= at < e for b, e in zip(begins, ends, strict=True)) for at in begins) == 3
+
+
+LIVELOCK = """
+prefix_granularity = 4
+max_scheduled_tokens = 16
+max_batch_size = 4
+pool_blocks = 10
+[[cache_groups]]
+group_id = "full"
+block_granularity = 4
+"""
+
+
+@pytest.mark.parametrize("prefill", ["0", "1"])
+def test_workers_that_all_go_round_end_the_replay(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, prefill: str
+) -> None:
+    trace, deployment = tmp_path / "t.jsonl", tmp_path / "d.toml"
+    rows = [{"arrival_s": 0, "prompt_tokens": 16, "output_tokens": 60} for _ in range(4)]
+    trace.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    deployment.write_text(LIVELOCK)
+    words = (
+        "replay-trace",
+        str(trace),
+        "-d",
+        str(deployment),
+        "--prefill-workers",
+        prefill,
+        "--decode-workers",
+        "2",
+    )
+    status = errors.run(lambda given: cli.app(given, standalone_mode=False), words)
+    assert status == 1
+    assert "RESULT      livelock: 4 requests left" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("overlap", ["0", "1"])
 def test_retractions_on_purpose_are_recovered_from(capsys: pytest.CaptureFixture[str], overlap: str) -> None:
     figures = facts(
@@ -209,6 +265,11 @@ def test_measured_costs_are_transfer_times(capsys: pytest.CaptureFixture[str], t
         (["--backend", "jax"], "--backend 'jax'"),
         (["--device", "cpu"], "--backend torch"),
         (["--host-gib", "1", "--device-costs", DENSE], "[zeroing] is missing"),
+        (["--decode-workers", "1", "--max-rounds", "0"], "max_rounds 0"),
+        (["--role", "P", "--force-retract-every", "3"], "a prefill worker never retracts"),
+        (["--step-fixed", "1e9s"], "292 years"),
+        (["--decode-workers", "2", "--transfer-latency", "1e300s"], "292 years"),
+        (["--pool-gib", "1000000000"], "at most"),
         (["--routing", "round-robin"], "--prefill-workers or --decode-workers"),
         (["--decode-workers", "2", "--transfer-gbps", "0"], "--transfer-gbps 0"),
         (["--decode-workers", "2", "--transfer-latency", "soon"], "--transfer-latency 'soon'"),
