@@ -129,10 +129,10 @@ class GpuMemory:
         config = self.config
         rows = config.max_batch_size * max(config.decode_input_tokens, 1)
         size = RUNTIME_BYTES + activation_bytes(self.model, self.ranks, config.max_scheduled_tokens, rows)
-        note = (
-            f"rule: {RUNTIME_BYTES // GIB} GiB, a round of {config.max_scheduled_tokens:,} tokens, logits of "
-            f"{rows:,} rows"
+        rule = (
+            f"{RUNTIME_BYTES // GIB} GiB + {config.max_scheduled_tokens:,} tokens + {rows:,} rows of logits"
         )
+        note = f"by rule, {rule}"
         return BudgetLine(name, size, Basis.ESTIMATED, note)
 
     def _workspace(self, groups: Sequence[LayerGroup]) -> tuple[BudgetLine, ...]:
@@ -142,10 +142,8 @@ class GpuMemory:
         if config.decode_input_tokens < 2 or not snapshot:
             return ()
         size = config.max_batch_size * config.decode_input_tokens * snapshot
-        note = (
-            f"rule: {config.max_batch_size:,} requests × {config.decode_input_tokens} draft tokens × "
-            f"{snapshot:,} bytes of state"
-        )
+        rule = f"{config.max_batch_size:,} requests × {config.decode_input_tokens} draft tokens × a state"
+        note = f"by rule, {rule}"
         return (BudgetLine("verification of states", size, Basis.ESTIMATED, note),)
 
 

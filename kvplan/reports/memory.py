@@ -9,7 +9,7 @@ import msgspec
 from rich.text import Text
 
 from kvplan.recipes import MemoryPlan, StagePlan
-from kvplan.reports.columns import Column, folded, table
+from kvplan.reports.columns import GAP, Column, folded, table
 from kvplan.reports.replay_units import grouped, percent
 from kvplan.reports.sizing_units import blocks, size
 from kvplan.sizing import PoolSize
@@ -123,15 +123,16 @@ def _costs(plan: MemoryPlan, width: int) -> list[str]:
 
 
 def _budget(plan: MemoryPlan, stage: StagePlan, width: int) -> list[str]:
+    title = "Memory on each GPU" if plan.ranks.pp == 1 else f"A GPU of stage {plan.tightest}"
     columns = [
-        Column("Memory on each GPU", [f"  {line.name}" for line in stage.budget]),
+        Column(title, [f"  {line.name}" for line in stage.budget]),
         Column("GiB", [f"{line.gib:,.2f}" for line in stage.budget], right=True),
-        Column("", [line.basis.value for line in stage.budget]),
-        Column("", [line.note for line in stage.budget], drop=1),
     ]
-    lines = table(columns, width)
-    if plan.ranks.pp > 1:
-        lines[0] = lines[0].replace("Memory on each GPU", f"A GPU of stage {plan.tightest}", 1)
+    header, *rows = table(columns, width)
+    indent = max(map(len, rows)) + len(GAP)
+    lines = [header]
+    for row, line in zip(rows, stage.budget, strict=True):
+        lines += folded(row, f"{line.basis.value}: {line.note}", width, indent)
     return lines
 
 
