@@ -5,8 +5,9 @@ Imports nothing heavy before the command runs.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,6 +15,10 @@ from kvplan.commands.errors import FINDING
 from kvplan.commands.model_options import ModelFlags, batch_flag, model_options
 from kvplan.commands.options import Format, OutputFormat, deployment_options
 from kvplan.commands.printing import print_json, print_text
+
+if TYPE_CHECKING:
+    from kvplan.reports.memory import NarrowCache
+    from kvplan.sizing import PoolSize
 
 
 @deployment_options
@@ -56,7 +61,7 @@ def size_pool(
     or there is no pool to compare with; 1: it does not fit; 2: wrong input.
     """
     from kvplan import sizing
-    from kvplan.reports.memory import memory_json, memory_text, of_all_replicas
+    from kvplan.reports.memory import memory_json, memory_text, narrow_try, of_all_replicas
     from kvplan.reports.sizing import json_report, size_pool_text
 
     if compare is not None:
@@ -67,13 +72,39 @@ def size_pool(
     result = sizing.size_pool(loaded, max_context_len, total)
     if plan is not None and replicas > 1:
         result = of_all_replicas(result, plan, batch_flag(overrides))
+    short = result.verdict in (sizing.Verdict.NOT_AT_ONCE, sizing.Verdict.NEVER_FITS)
+    narrow = None
+    if plan is not None and short and "kv_dtype" not in model.given:
+        narrow = _with_narrow_cache(model, overrides, max_context_len, total, result)
     if format is OutputFormat.json:
-        print_json(json_report(result) if plan is None else memory_json(plan, result))
+        print_json(json_report(result) if plan is None else memory_json(plan, result, narrow))
     elif plan is None:
         print_text(lambda width: size_pool_text(result, width))
     else:
-        print_text(lambda width: memory_text(plan, width) + size_pool_text(result, width))
+        print_text(
+            lambda width: memory_text(plan, width) + size_pool_text(result, width) + narrow_try(narrow, width)
+        )
     return 0 if result.verdict in (sizing.Verdict.FITS, sizing.Verdict.NO_POOL) else FINDING
+
+
+def _with_narrow_cache(
+    model: ModelFlags,
+    overrides: dict[str, object],
+    max_context_len: int,
+    max_total_tokens: int | None,
+    result: PoolSize,
+) -> NarrowCache | None:
+    """What a cache in 8 bits holds, where that is more; the wanted requests are those of one replica."""
+    from kvplan.reports.memory import NarrowCache
+    from kvplan.sizing import size_pool as sized
+
+    narrow = replace(model, given={**model.given, "kv_dtype": "fp8"}, emit=None)
+    loaded, plan = narrow.load(None, overrides, max_context_len, batch_needed=True)
+    found = sized(loaded, max_context_len, max_total_tokens)
+    before, after = (0 if one.pool is None else one.pool.requests_at_once for one in (result, found))
+    if plan is None or before is None or (after is not None and after <= before):
+        return None
+    return NarrowCache("fp8", None if after is None else after * plan.ranks.dp, found.needed_blocks)
 
 
 def _compare(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import msgspec
 from rich.text import Text
@@ -11,6 +11,7 @@ from rich.text import Text
 from kvplan.recipes import MemoryPlan, StagePlan
 from kvplan.reports.columns import GAP, Column, folded, table
 from kvplan.reports.replay_units import grouped, percent
+from kvplan.reports.sizing import styled
 from kvplan.reports.sizing_units import blocks, size
 from kvplan.sizing import PoolSize
 
@@ -32,7 +33,25 @@ def memory_text(plan: MemoryPlan, width: int = 80) -> Text:
     return report
 
 
-def memory_json(plan: MemoryPlan, result: object) -> str:
+@dataclass(frozen=True, slots=True)
+class NarrowCache:
+    """A cache of a type with fewer bits: how many wanted requests it holds at once (None: any number)."""
+
+    kv_dtype: str
+    requests_at_once: int | None
+    needed_blocks: int
+
+
+def narrow_try(narrow: NarrowCache | None, width: int = 80) -> Text:
+    """Return the line that says so; nothing for None."""
+    if narrow is None:
+        return Text("")
+    count = "any number of" if narrow.requests_at_once is None else grouped(narrow.requests_at_once)
+    flags = f"--kv-dtype {narrow.kv_dtype}".replace(" ", "\u00a0")
+    return styled(folded("try", f"{flags}\u00a0\u00a0 {count} such requests at once", width))
+
+
+def memory_json(plan: MemoryPlan, result: object, narrow: NarrowCache | None = None) -> str:
     """Return ``result`` (that of a command) as JSON, with the plan under "memory"; bytes, tokens, pages."""
     document = msgspec.to_builtins(result)
     document["memory"] = {
@@ -50,6 +69,7 @@ def memory_json(plan: MemoryPlan, result: object) -> str:
         "usable_blocks": plan.usable_blocks,
         "tightest_stage": plan.tightest,
         "stages": [_stage_values(stage) for stage in plan.stages],
+        "narrow_cache": msgspec.to_builtins(narrow),
     }
     return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
 

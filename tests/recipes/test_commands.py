@@ -62,8 +62,9 @@ def test_the_text_has_the_budget_the_layout_and_the_result(capsys: pytest.Captur
 def test_what_to_try_fits_when_it_is_pasted(capsys: pytest.CaptureFixture[str]) -> None:
     ran = Ran(capsys, "size-pool", *QWEN, *WISH)
     tries = [line.split() for line in ran.out.splitlines() if line.startswith("try")]
-    assert len(tries) == 4
-    for _, name, value, *_ in tries:
+    assert len(tries) == 5
+    assert tries[-1] == ["try", "--kv-dtype", "fp8", "54", "such", "requests", "at", "once"]
+    for _, name, value, *_ in tries[:-1]:
         assert Ran(capsys, "size-pool", *QWEN, *WISH, name, value).status == 0
 
 
@@ -76,8 +77,12 @@ def test_what_to_try_counts_all_attention_replicas(capsys: pytest.CaptureFixture
     tries = [text.split() for text in ran.out.splitlines() if text.startswith("try")]
     assert tries[0][1] == "--max-num-seqs"
     assert int(tries[0][2]) % 8 == 0
-    for _, name, value, *_ in tries:
+    for _, name, value, *_ in tries[:-1]:
         assert Ran(capsys, "size-pool", *line, *wish, name, value).status == 0
+    # An 8-bit cache holds the 400, so it stands for all replicas too.
+    assert tries[-1][:3] == ["try", "--kv-dtype", "fp8"]
+    assert int(tries[-1][3]) % 8 == 0
+    assert Ran(capsys, "size-pool", *line, *wish, "--kv-dtype", "fp8").status == 0
 
 
 def test_an_emitted_deployment_gives_the_same_answer(
