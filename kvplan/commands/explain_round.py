@@ -5,6 +5,7 @@ Imports nothing heavy before the command runs.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,9 +17,11 @@ from kvplan.commands.replay_trace import _ctrl_c, _progress_bar
 from kvplan.commands.sessions import given_of, session_of, session_options
 
 if TYPE_CHECKING:
+    from kvplan.explain.cures import Cure
     from kvplan.explain.history import Source
     from kvplan.explain.live import Live
     from kvplan.replay.dead_end import DeadEnd
+    from kvplan.replay.run import RunSummary
 
 MOST = 8
 """Rounds of one request that are explained unless --all is given."""
@@ -62,19 +65,20 @@ def explain_round(
     """Explain a round: its phases, each request's turn, who waits and why, and what would have let it in.
 
     From a kept run, or straight from a trace and a deployment. Without --round, --request or --at the rounds
-    of the dead end (stall or livelock) in which the replay ends.
+    of the dead end (stall or livelock) in which the replay ends, and what spares it: each way was replayed.
     """
     from kvplan.explain.explanation import DETAILED, explain_next
-    from kvplan.explain.history import entries, evictions, refusal, rounds_of, session_before
+    from kvplan.explain.history import entries, evictions, refusal, round_at, rounds_of, session_before
     from kvplan.replay.step_time import parse_seconds
     from kvplan.reports.explain_round import refused_json, refused_text, rounds_json, rounds_text
 
     if round is not None and at is not None:
         raise ValueError("--round and --at are given; one of them is expected")
     seconds = None if at is None else parse_seconds(at, "--at")
-    source, dead_end, limit, lockstep = _source(run, replayed, round, seconds, request)
+    source, summary, lockstep = _source(run, replayed, round, seconds, request)
+    dead_end = None
     if round is None and seconds is None and request is not None:
-        never = refusal(source, request, limit)
+        never = refusal(source, request, summary().figures.requests.limit_tokens)
         if never is not None:
             if format is OutputFormat.json:
                 print_json(refused_json(never))
@@ -82,8 +86,13 @@ def explain_round(
                 print_text(lambda width: refused_text(never, width))
             return 0
         wanted = rounds_of(source, request)
+    elif round is not None:
+        wanted = [round]
+    elif seconds is not None:
+        wanted = [round_at(source, seconds)]
     else:
-        wanted = _wanted(source, dead_end, round, seconds)
+        dead_end = summary().dead_end
+        wanted = _cycle(dead_end)
     left = 0 if all else max(len(wanted) - MOST, 0)
     known, entered = evictions(source), entries(source)
     explanations = [
@@ -96,17 +105,18 @@ def explain_round(
         )
         for index in wanted[: len(wanted) - left]
     ]
+    cures = _cures(source, summary()) if dead_end is not None else []
     if format is OutputFormat.json:
-        print_json(rounds_json(explanations, wanted))
+        print_json(rounds_json(explanations, wanted, dead_end, cures))
     else:
-        print_text(lambda width: rounds_text(explanations, width, lockstep, request, wanted))
+        print_text(lambda width: rounds_text(explanations, width, lockstep, request, wanted, dead_end, cures))
     return 0
 
 
 def _source(
     run: list[str], replayed: dict[str, Any], round: int | None, seconds: float | None, request: str | None
-) -> tuple[Source, DeadEnd | None, int, bool]:
-    """What is asked, the dead end it is known to end in, the limit of one request, whether time is rounds."""
+) -> tuple[Source, Callable[[], RunSummary], bool]:
+    """What is asked, its figures so far, and whether its times are rounds."""
     if len(run) == 1 and Path(run[0]).is_dir():
         from kvplan.explain.record import open_record
 
@@ -116,15 +126,13 @@ def _source(
                 f"{run[0]} is a run, and {given[0]} is given; a run has its own trace and deployment"
             )
         record = open_record(Path(run[0]))
-        summary = record.summary
-        limit = summary.figures.requests.limit_tokens
-        return record, summary.dead_end, limit, summary.assumptions.step_time.lockstep
+        return record, lambda: record.summary, record.start.assumptions.step_time.lockstep
     from kvplan.explain.live import Live
 
     live = Live(session_of(run, replayed))
     _play(live, round, seconds, request)
-    engine = live.session.engine
-    return live, live.dead_end, engine.limit_tokens, engine.step_time.lockstep
+    session = live.session
+    return live, lambda: session.run(live.ending, live.dead_end).summary, session.engine.step_time.lockstep
 
 
 def _play(live: Live, round: int | None, seconds: float | None, request: str | None) -> None:
@@ -144,16 +152,15 @@ def _play(live: Live, round: int | None, seconds: float | None, request: str | N
         live.play(enough, progress=progress, stop=stop)
 
 
-def _wanted(source: Source, dead_end: DeadEnd | None, round: int | None, seconds: float | None) -> list[int]:
-    from kvplan.explain.history import round_at
-
-    if round is not None:
-        return [round]
-    if seconds is not None:
-        return [round_at(source, seconds)]
+def _cycle(dead_end: DeadEnd | None) -> list[int]:
+    """The rounds of a dead end: the last one of a stall, a livelock's last time round."""
     if dead_end is None:
         raise ValueError("the replay has no dead end to explain; --round, --request or --at is expected")
-    if not dead_end.period_rounds:
-        return [dead_end.round]
-    first = dead_end.round - dead_end.period_rounds + 1
-    return list(range(first, dead_end.round + 1))
+    return list(range(dead_end.round - max(dead_end.period_rounds, 1) + 1, dead_end.round + 1))
+
+
+def _cures(source: Source, summary: RunSummary) -> list[Cure]:
+    from kvplan.explain.cures import Cures
+
+    with _progress_bar(len(source.request_ids)) as progress, _ctrl_c() as stop:
+        return list(Cures(lambda: source.session_at(0), summary, progress, stop).found())

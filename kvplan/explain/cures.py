@@ -1,4 +1,4 @@
-"""What would spare a run its retractions: settings that are tried by replaying the run with them."""
+"""What would spare a run its retractions or its dead end: settings that are tried by replaying the run with them."""
 
 from __future__ import annotations
 
@@ -43,12 +43,22 @@ class Cures:
     stop: Callable[[], bool] | None = None
 
     def found(self) -> Iterator[Cure]:
-        """Declared budgets, a larger pool, a smaller batch, in turn: those that spare half of the retractions."""
+        """Declared budgets, a larger pool, a smaller batch, in turn.
+
+        Of a run with a dead end those with which it has none, of any other those that spare it half of its
+        retractions or more.
+        """
         now = self.summary.figures.retractions.count
         for tries in (self._declared, self._pool, self._batch):
             best = tries()
-            if best is not None and 2 * best.retractions <= now and best.ending == Ending.COMPLETE:
+            if best is None or best.ending != Ending.COMPLETE:
+                continue
+            if self.summary.dead_end is not None or 2 * best.retractions <= now:
                 yield best
+
+    def _does(self, cure: Cure) -> bool:
+        """Whether it leaves nothing to be wished for."""
+        return cure.ending == Ending.COMPLETE and (self.summary.dead_end is not None or not cure.retractions)
 
     def _declared(self) -> Cure | None:
         if not self.summary.assumptions.undeclared_requests:
@@ -68,12 +78,12 @@ class Cures:
             cure = self._with_pool(size)
             if cure is None:
                 return best
-            if best is None or cure.retractions < best.retractions:
+            if best is None or self._does(cure) or cure.retractions < best.retractions:
                 best = cure
-            if not cure.retractions:
+            if self._does(cure):
                 break
             low = size
-        if best is None or best.retractions:
+        if best is None or not self._does(best):
             return best
         high = size
         for _ in range(NARROWING):
@@ -83,10 +93,10 @@ class Cures:
             cure = self._with_pool(middle)
             if cure is None:
                 break
-            if cure.retractions or cure.ending != Ending.COMPLETE:
-                low = middle
-            else:
+            if self._does(cure):
                 high, best = middle, cure
+            else:
+                low = middle
         return best
 
     def _with_pool(self, blocks: int) -> Cure | None:
@@ -102,10 +112,11 @@ class Cures:
                 break
             config = replace(self.first().config, max_batch_size=size)
             cure = self._replay(f"--max-batch-size {size}", f"at most {size:,} requests at once", config)
-            if cure is None or (best is not None and cure.retractions >= best.retractions):
+            if cure is None:
                 break
-            best = cure
-            if not cure.retractions:
+            if best is None or self._does(cure) or cure.retractions < best.retractions:
+                best = cure
+            if self._does(cure):
                 break
         return best
 

@@ -26,6 +26,7 @@ class Live:
         names = session.engine.workload.request_ids
         self.observer = Observer(session.engine, {name: row for row, name in enumerate(names)})
         self._states = {session.round: states.save(session)}
+        self.ending = Ending.INTERRUPTED
         self.dead_end: DeadEnd | None = None
 
     @property
@@ -56,10 +57,10 @@ class Live:
 
         observer.attach()
         try:
-            ending, self.dead_end = session.play(progress=progress, stop=stops)
+            self.ending, self.dead_end = session.play(progress=progress, stop=stops)
         finally:
             observer.detach()
-        return ending
+        return self.ending
 
     def table(self, name: str) -> pl.DataFrame:
         """rounds, events, requests, admissions, evictions or plans so far."""

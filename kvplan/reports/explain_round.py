@@ -11,10 +11,13 @@ from rich.console import Console
 from rich.text import Text
 from rich.tree import Tree
 
+from kvplan.explain.cures import Cure
 from kvplan.explain.explanation import Phase, RoundExplanation, Wait
 from kvplan.explain.history import Refused
+from kvplan.replay.dead_end import DeadEnd
 from kvplan.reports import attempts
 from kvplan.reports.columns import folded
+from kvplan.reports.dead_end import cure_lines, dead_end_lines
 from kvplan.reports.replay_units import counted, duration, grouped, rounds_time
 from kvplan.scheduler.journal import Attempt, Candidate, Held, PoolState, RetractionStep
 
@@ -23,10 +26,18 @@ NAMED = 4
 Time = Callable[[float], str]
 
 
-def rounds_json(explanations: Sequence[RoundExplanation], wanted: Sequence[int]) -> str:
+def rounds_json(
+    explanations: Sequence[RoundExplanation],
+    wanted: Sequence[int],
+    dead_end: DeadEnd | None = None,
+    cures: Sequence[Cure] = (),
+) -> str:
     """The explanations as JSON, names as in the dataclasses, and all rounds that were asked for; ends with a
-    newline."""
-    return _json({"asked_rounds": wanted, "rounds": explanations})
+    newline. ``dead_end``: the one that is explained, and what would have spared it."""
+    value: dict[str, object] = {"asked_rounds": wanted, "rounds": explanations}
+    if dead_end is not None:
+        value |= {"dead_end": dead_end, "cures": cures}
+    return _json(value)
 
 
 def rounds_text(
@@ -35,13 +46,18 @@ def rounds_text(
     lockstep: bool = False,
     request_id: str | None = None,
     wanted: Sequence[int] = (),
+    dead_end: DeadEnd | None = None,
+    cures: Sequence[Cure] = (),
 ) -> Text:
     """The explanations one after the other, at ``width`` columns.
 
     ``lockstep``: times are rounds. ``request_id`` is the one asked for, ``wanted`` all rounds asked for.
+    ``dead_end`` is the one that they are of, ``cures`` what would have spared it.
     """
     time = rounds_time if lockstep else duration
     lines: list[str] = []
+    if dead_end is not None:
+        lines += dead_end_lines(dead_end, width)
     for explanation in explanations:
         lines += [""] if lines else []
         lines += _Round(explanation, width, time, request_id).lines()
@@ -49,6 +65,8 @@ def rounds_text(
     if left:
         more = f"{counted(len(left), 'more round')} (--all): {_names([grouped(at) for at in left])}"
         lines += ["", *folded("", more, width, LABEL)]
+    if dead_end is not None:
+        lines += ["", *cure_lines(cures, width, time)]
     return _styled(lines)
 
 

@@ -45,7 +45,7 @@ def retractions_text(
             lines += _storm(number, storm, width, time)
         lines += ["", *_result(story, width, time)]
         for cure in cures:
-            lines += folded("try", f"{cure.flag}   {_effect(cure, time)}", width, LABEL)
+            lines += folded("try", f"{cure.flag}   {effect(cure, time)}", width, LABEL)
         if tried and not cures:
             lines += folded(
                 "",
@@ -162,7 +162,8 @@ def _result(story: Story, width: int, time: Time) -> list[str]:
     return folded("RESULT", text, width, LABEL)
 
 
-def _effect(cure: Cure, time: Time) -> str:
+def effect(cure: Cure, time: Time) -> str:
+    """What came of the replay with a cure."""
     text = (
         f"{counted(cure.retractions, 'retraction')} instead (replayed): {counted(cure.finished, 'request')} "
     )
