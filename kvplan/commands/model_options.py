@@ -53,6 +53,13 @@ class ModelFlags:
     given: Mapping[str, Any] = field(default_factory=dict)
     emit: Path | None = None
 
+    @classmethod
+    def taken_from(cls, options: dict[str, Any]) -> ModelFlags:
+        """Return the model's flags among ``options``, which loses them."""
+        found = {name: options.pop(name, None) for name in (*FLAG_TYPES, "emit")}
+        written = found.pop("emit")
+        return cls(given_flags(found), written)
+
     def load(
         self,
         deployment: Path | None,

@@ -132,7 +132,7 @@ def plan_memory(
     for number, layers in enumerate(stages):
         held = tuple(group.held_by(layers) for group in groups)
         lines = memory.stage_lines(number, [all_layers[at] for at in layers], held)
-        made.append(_stage(number, layers, lines, held, packing))
+        made.append(_stage(number, pp == 1, layers, lines, held, packing))
     bound = [stage.usable_blocks for stage in made]
     tightest = min(range(pp), key=lambda at: (bound[at] or 0, -made[at].block_bytes))
     usable = bound[tightest]
@@ -252,6 +252,7 @@ def _packing(groups: Sequence[LayerGroup], stages: Sequence[range], padding_limi
 
 def _stage(
     number: int,
+    alone: bool,
     layers: range,
     lines: tuple[BudgetLine, ...],
     held: Sequence[LayerGroup],
@@ -264,8 +265,9 @@ def _stage(
     if cache_bytes is not None:
         usable = cache_bytes // block - 1  # the first one is the null block
         if usable < 1:
+            where = "" if alone else f"stage {number}: "
             raise RecipeError(
-                f"stage {number}: the cache has {cache_bytes / GIB:.3f} GiB, which holds "
+                f"{where}the cache has {cache_bytes / GIB:.3f} GiB, which holds "
                 f"{cache_bytes // block} LCM blocks of {block:,} bytes; at least 2 are needed (the null one and "
                 f"a usable one), {2 * block / GIB:.3f} GiB"
             )

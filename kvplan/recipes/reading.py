@@ -60,7 +60,10 @@ def _family_name(file: ConfigFile) -> str:
             return name
     given = file.values.get("model_type") or file.outer.get("model_type")
     classes = file.outer.get("architectures") or file.values.get("architectures")
-    known = {c: name for name, family in FAMILIES.items() for c in family.architectures}
+    known: dict[str, str] = {}
+    for name, family in FAMILIES.items():
+        for one in family.architectures:
+            known.setdefault(one, name)
     listed = [c for c in classes if isinstance(c, str)] if isinstance(classes, list) else []
     if given is None:
         for one in listed:

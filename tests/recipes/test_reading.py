@@ -43,6 +43,33 @@ def test_a_text_config_inside_is_the_model(tmp_path: Path) -> None:
 
 def test_architectures_stand_in_for_a_missing_model_type(tmp_path: Path) -> None:
     assert read_model(written(tmp_path, LLAMA, model_type=None)).family == "llama"
+    assert read_model(written(tmp_path, bundled("qwen3-8b"), model_type=None)).family == "qwen3"
+    assert read_model(written(tmp_path, bundled("deepseek-v3"), model_type=None)).family == "deepseek_v3"
+
+
+def test_a_hidden_pattern_overrules_the_default(tmp_path: Path) -> None:
+    file = written(tmp_path, bundled("command-r7b"), sliding_window_pattern=None, _sliding_window_pattern=2)
+    windows = [mixer.window for layer in read_model(file).layers for mixer in layer.mixers]  # type: ignore[union-attr]
+    assert windows == [4096, None] * 16
+
+
+def test_expert_blocks_of_nemotron_keep_nothing_and_weigh(tmp_path: Path) -> None:
+    file = written(
+        tmp_path,
+        bundled("nemotron-h-8b"),
+        num_hidden_layers=4,
+        hybrid_override_pattern="ME*E",
+        n_routed_experts=8,
+        n_shared_experts=1,
+        num_experts_per_tok=2,
+        moe_intermediate_size=1024,
+        moe_shared_expert_intermediate_size=2048,
+    )
+    layers = read_model(file).layers
+    assert [len(layer.mixers) for layer in layers] == [1, 0, 1, 0]
+    # Two matrices an expert, eight of 1,024 and one of 2,048 for every token, the router, a norm.
+    expected = 2 * 4096 * (8 * 1024 + 2048) + 4096 * 8 + 4096
+    assert sum(weight.parameters for weight in layers[1].weights) == expected
 
 
 def test_head_dim_comes_from_the_hidden_size_only_where_it_is_not_given(tmp_path: Path) -> None:

@@ -51,7 +51,7 @@ _QWEN_NEXT = Family(
     {"full_attention_interval": 4, "linear_conv_kernel_dim": 4},
     LATENT + CHUNKED,
 )
-_QWEN_DENSE = Family(read_qwen, ("Qwen2ForCausalLM", "Qwen3ForCausalLM"), {}, _NOT_PLAIN)
+_QWEN_DENSE = Family(read_qwen, ("Qwen2ForCausalLM",), {}, _NOT_PLAIN)
 _QWEN3 = {"head_dim": 128}
 _QWEN_MOE = Family(read_qwen, ("Qwen2MoeForCausalLM",), {"decoder_sparse_step": 1}, _NOT_PLAIN)
 _DEEPSEEK = Family(

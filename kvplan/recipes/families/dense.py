@@ -56,7 +56,7 @@ def read_gemma2(fields: Fields) -> Built:
 
 def read_patterned(fields: Fields) -> Built:
     """A window in all layers but every ``sliding_window_pattern``-th: Gemma 3 and Cohere 2."""
-    pattern = fields.count("sliding_window_pattern", "_sliding_window_pattern")
+    pattern = fields.count("_sliding_window_pattern", "sliding_window_pattern")  # newer files hide it
     return _built(fields, lambda at: SLIDING if (at + 1) % pattern else FULL)
 
 
