@@ -39,32 +39,20 @@ _GEMMA3 = {
     "tie_word_embeddings": True,
 }
 _LATENT = {"moe_layer_freq": 1, "first_k_dense_replace": 0}
-_QWEN_NEXT = Family(
-    read_qwen_next,
-    (
-        "Qwen3NextForCausalLM",
-        "Qwen3_5ForCausalLM",
-        "Qwen3_5MoeForCausalLM",
-        "Qwen3_5ForConditionalGeneration",
-        "Qwen3_5MoeForConditionalGeneration",
-    ),
-    {"full_attention_interval": 4, "linear_conv_kernel_dim": 4},
-    LATENT + CHUNKED,
-)
+
+
+def _qwen_next(*classes: str) -> Family:
+    defaults = {"full_attention_interval": 4, "linear_conv_kernel_dim": 4}
+    return Family(read_qwen_next, classes, defaults, LATENT + CHUNKED)
+
+
+def _deepseek(*classes: str) -> Family:
+    return Family(read_deepseek, classes, _LATENT, RECURRENT + CHUNKED)
+
+
 _QWEN_DENSE = Family(read_qwen, ("Qwen2ForCausalLM",), {}, _NOT_PLAIN)
 _QWEN3 = {"head_dim": 128}
 _QWEN_MOE = Family(read_qwen, ("Qwen2MoeForCausalLM",), {"decoder_sparse_step": 1}, _NOT_PLAIN)
-_DEEPSEEK = Family(
-    read_deepseek,
-    (
-        "DeepseekV2ForCausalLM",
-        "DeepseekV3ForCausalLM",
-        "DeepseekV32ForCausalLM",
-        "KimiK2ForCausalLM",
-    ),
-    _LATENT,
-    RECURRENT + CHUNKED,
-)
 _GEMMA3_FAMILY = Family(
     read_patterned, ("Gemma3ForCausalLM", "Gemma3ForConditionalGeneration"), _GEMMA3, _NOT_PLAIN
 )
@@ -102,16 +90,16 @@ FAMILIES: Final[dict[str, Family]] = {
     "gpt_oss": Family(
         read_gpt_oss, ("GptOssForCausalLM",), {"head_dim": 64, "sliding_window": 128}, _NOT_PLAIN
     ),
-    "deepseek_v2": _DEEPSEEK,
-    "deepseek_v3": _DEEPSEEK,
-    "deepseek_v32": _DEEPSEEK,
-    "kimi_k2": _DEEPSEEK,
+    "deepseek_v2": _deepseek("DeepseekV2ForCausalLM"),
+    "deepseek_v3": _deepseek("DeepseekV3ForCausalLM"),
+    "deepseek_v32": _deepseek("DeepseekV32ForCausalLM"),
+    "kimi_k2": _deepseek("KimiK2ForCausalLM"),
     "kimi_linear": Family(read_kimi_linear, ("KimiLinearForCausalLM",), _LATENT, CHUNKED),
-    "qwen3_next": _QWEN_NEXT,
-    "qwen3_5": _QWEN_NEXT,
-    "qwen3_5_text": _QWEN_NEXT,
-    "qwen3_5_moe": _QWEN_NEXT,
-    "qwen3_5_moe_text": _QWEN_NEXT,
+    "qwen3_next": _qwen_next("Qwen3NextForCausalLM"),
+    "qwen3_5": _qwen_next("Qwen3_5ForCausalLM", "Qwen3_5ForConditionalGeneration"),
+    "qwen3_5_text": _qwen_next(),
+    "qwen3_5_moe": _qwen_next("Qwen3_5MoeForCausalLM", "Qwen3_5MoeForConditionalGeneration"),
+    "qwen3_5_moe_text": _qwen_next(),
     "nemotron_h": Family(read_nemotron, ("NemotronHForCausalLM",), {}, LATENT + CHUNKED),
     "bamba": Family(
         read_bamba, ("BambaForCausalLM",), {"mamba_expand": 2, "mamba_d_conv": 4, "mamba_n_groups": 1}, LATENT
