@@ -51,14 +51,22 @@ class Cures:
         now = self.summary.figures.retractions.count
         for tries in (self._declared, self._pool, self._batch):
             best = tries()
-            if best is None or best.ending != Ending.COMPLETE:
+            if best is None or best.ending != Ending.COMPLETE or self._refuses_more(best):
                 continue
             if self.summary.dead_end is not None or 2 * best.retractions <= now:
                 yield best
 
     def _does(self, cure: Cure) -> bool:
         """Whether it leaves nothing to be wished for."""
-        return cure.ending == Ending.COMPLETE and (self.summary.dead_end is not None or not cure.retractions)
+        return (
+            cure.ending == Ending.COMPLETE
+            and not self._refuses_more(cure)
+            and (self.summary.dead_end is not None or not cure.retractions)
+        )
+
+    def _refuses_more(self, cure: Cure) -> bool:
+        """Whether requests that the run took would never fit with it."""
+        return cure.never_fit > self.summary.figures.requests.never_fit
 
     def _declared(self) -> Cure | None:
         if not self.summary.assumptions.undeclared_requests:

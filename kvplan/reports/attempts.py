@@ -92,11 +92,11 @@ def need(ask: GroupAsk) -> str:
 
 def shortage(attempt: Attempt) -> str:
     """Why an admission did not fit, in LCM blocks."""
-    lacks = max(attempt.blocks_short - attempt.blocks_reachable, 0)
+    lacks = attempt.blocks_short - attempt.blocks_reachable
+    rest = f": {grouped(lacks)} short" if lacks > 0 else ", those of its own hit among them, which stay"
     return (
         f"it needs {counted(attempt.blocks_short, 'empty LCM block')} beyond free slots, "
-        f"{grouped(attempt.blocks_reachable)} are empty or could be"
-        + (f": {grouped(lacks)} short" if lacks else "")
+        f"{grouped(attempt.blocks_reachable)} are empty or could be{rest}"
     )
 
 

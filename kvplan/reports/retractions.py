@@ -167,7 +167,7 @@ def effect(cure: Cure, time: Time) -> str:
     text = (
         f"{counted(cure.retractions, 'retraction')} instead (replayed): {counted(cure.finished, 'request')} "
     )
-    text += f"finish in {time(cure.duration_s)}"
+    text += f"finished in {time(cure.duration_s)}"
     if cure.first_token_p50_s is not None:
         text += f", first token p50 {time(cure.first_token_p50_s)}"
     if cure.never_fit:
