@@ -27,8 +27,16 @@ def report(run: RunDirectory, format: Format = OutputFormat.text) -> int:
     """
     from kvplan.explain.record import summary_of
     from kvplan.replay.play import Ending
-    from kvplan.reports.kept_run import kept_json, kept_text
+    from kvplan.reports.disaggregated import workers_json, workers_text
+    from kvplan.reports.kept_run import kept_json, kept_text, kept_workers
 
+    workers = kept_workers(run)
+    if workers is not None:
+        if format is OutputFormat.json:
+            print_json(workers_json(workers))
+        else:
+            print_text(lambda width: workers_text(workers, width))
+        return 0 if workers.ending == "complete" else FINDING
     summary, unfinished = summary_of(run)
     if format is OutputFormat.json:
         print_json(kept_json(summary, unfinished))

@@ -12,7 +12,7 @@ import msgspec
 
 from kvplan.explain.trace_file import TraceHead
 from kvplan.replay.run import Assumptions
-from kvplan.replay.store import RunError
+from kvplan.replay.store import SUMMARY, RunError
 from kvplan.scheduler import CacheGroupConfig, SchedulerConfig
 
 START = "start.json"
@@ -43,6 +43,11 @@ def read_start(directory: Path) -> Start:
         if not directory.is_dir():
             raise RunError(
                 f"{directory} is no directory; a run (replay-trace --output) is expected"
+            ) from None
+        if (directory / SUMMARY).is_file():
+            raise RunError(
+                f"{directory} holds no {START}: its rounds cannot be played again, only reported; a run of one "
+                "engine without a backend is expected"
             ) from None
         raise RunError(
             f"{directory} holds no {START}; a run that replay-trace --output has kept is expected"

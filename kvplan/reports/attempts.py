@@ -92,8 +92,7 @@ def need(ask: GroupAsk) -> str:
 
 def shortage(attempt: Attempt) -> str:
     """Why an admission did not fit, in LCM blocks."""
-    lacks = attempt.blocks_short - attempt.blocks_reachable
-    rest = f": {grouped(lacks)} short" if lacks > 0 else ", those of its own hit among them, which stay"
+    rest = "" if attempt.blocks_short > attempt.blocks_reachable else ", but not all of them by this request"
     return (
         f"it needs {counted(attempt.blocks_short, 'empty LCM block')} beyond free slots, "
         f"{grouped(attempt.blocks_reachable)} are empty or could be{rest}"

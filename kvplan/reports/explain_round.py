@@ -159,7 +159,7 @@ class _Round:
             return
         done = [one for one in phase.attempts if one.outcome in ("scheduled", "incomplete")]
         short = [one for one in phase.attempts if one.outcome not in ("scheduled", "incomplete")]
-        counts = [f"{grouped(len(done))} scheduled"] if done or not short else []
+        counts = [f"{grouped(len(done))} scheduled"] if done else []
         counts += [f"{grouped(len(short))} not"] if short else []
         counts += [f"{grouped(sum(len(h.request_ids) for h in phase.held))} not tried"] if phase.held else []
         branch = tree.add(f"{phase.name}: {', '.join(counts)}")
@@ -194,7 +194,7 @@ class _Round:
             node.add(f"started over {counted(attempt.retries, 'time')}: the host had no page to load into")
 
     def _retraction(self, branch: Tree, step: RetractionStep) -> None:
-        whom = f" {step.victim}" if step.victim else ""
+        whom = f": {step.victim}" if step.victim else ""
         node = branch.add(f"{step.outcome}{whom}" + (f", for {step.grant}" if step.grant else ""))
         exempt = [one for one in step.candidates if one.exempt]
         ranked = [one for one in step.candidates if not one.exempt]
@@ -244,11 +244,11 @@ class _Round:
             if attempt.outcome == "no_capacity":
                 said.append(f"not now: {attempts.shortage(attempt)}")
         if wait.remedies is not None:
-            ways = _ways(wait, self.it)
+            ways = _ways(wait)
             said.append(
                 "enters this round with " + ", or ".join(ways)
                 if ways
-                else "no larger pool, budget or batch lets it into this round"
+                else "no larger pool alone, budget alone or batch alone lets it into this round"
             )
         if wait.entered_round is not None:
             said.append(f"it entered in round {grouped(wait.entered_round)}")
@@ -265,11 +265,15 @@ class _Round:
             if not any(self.request_id in _ids(phase) for phase in it.phases):
                 text = f"{self.request_id} has no turn in this round: it waits for an answer, or is not there"
             for wait in mine:
-                text = f"{self.request_id} waits: {_why(wait)}"
+                text = f"{self.request_id} waits: {_why(wait)}{self._with(wait)}"
         elif it.waits:
             text += f"; {counted(len(it.waits), 'request')} left out, the first {it.waits[0].request_id}: "
-            text += _why(it.waits[0])
+            text += _why(it.waits[0]) + self._with(it.waits[0])
         return folded("RESULT", text, self.width, LABEL)
+
+    def _with(self, wait: Wait) -> str:
+        ways = _ways(wait) if wait.remedies is not None else []
+        return f"; it enters with {ways[0]}" if ways else ""
 
     def _try(self) -> list[str]:
         lines: list[str] = []
@@ -301,7 +305,7 @@ def _ids(phase: Phase) -> list[str]:
     ]
 
 
-def _ways(wait: Wait, it: RoundExplanation) -> list[str]:
+def _ways(wait: Wait) -> list[str]:
     ways = wait.remedies
     assert ways is not None
     said = []

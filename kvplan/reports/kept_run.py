@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import msgspec
 from rich.text import Text
 
 from kvplan.replay.run import RunSummary
+from kvplan.replay.store import SUMMARY
 from kvplan.reports.columns import folded
+from kvplan.reports.disaggregated import WorkersSummary
 from kvplan.reports.replay import replay_text
 from kvplan.reports.replay_units import counted
 
 LABEL = 12
+
+
+def kept_workers(directory: Path) -> WorkersSummary | None:
+    """The summary of a run through prefill and decode workers; None: the directory holds none."""
+    try:
+        return msgspec.json.decode((directory / SUMMARY).read_bytes(), type=WorkersSummary)
+    except (OSError, msgspec.DecodeError):
+        return None
 
 
 def kept_json(summary: RunSummary, unfinished: bool) -> str:

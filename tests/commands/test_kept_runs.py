@@ -32,6 +32,15 @@ def test_report_prints_what_the_replay_printed(tmp_path: Path, capsys: Output) -
     assert data["figures"]["requests"]["finished"] == 16
 
 
+def test_a_run_of_workers_is_reported_and_its_rounds_are_not_played(tmp_path: Path, capsys: Output) -> None:
+    run = kept(tmp_path, "run", "--prefill-workers=1", "--decode-workers=1", "--pool-blocks=64")
+    printed = capsys.readouterr().out
+    assert kvplan("report", run) == 0
+    assert capsys.readouterr().out == printed
+    assert kvplan("explain-round", run, "--round", "1") == 2
+    assert "its rounds cannot be played again" in capsys.readouterr().err
+
+
 def test_a_killed_replay_leaves_a_run_that_says_it_is_unfinished(tmp_path: Path, capsys: Output) -> None:
     rows: list[dict[str, object]] = [
         {"arrival_s": 0.05 * i, "prompt_tokens": 60, "output_tokens": 40} for i in range(30_000)
