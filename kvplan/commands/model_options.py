@@ -83,6 +83,8 @@ class ModelFlags:
         else:
             loaded, plan = self._planned(overrides, max_context_len, batch_needed)
         if self.emit is not None:
+            if self.emit.exists():
+                raise ValueError(f"--emit {self.emit} is there already; a new file is expected")
             self.emit.write_text(loaded.to_toml(), encoding="utf-8")
         return loaded, plan
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kvplan.commands.errors import FINDING, INTERRUPTED
+from kvplan.commands.model_options import ModelFlags, model_options
 from kvplan.commands.options import Format, OutputFormat, deployment_options
 from kvplan.commands.printing import print_json, print_text
 
@@ -38,6 +39,7 @@ def _option(*names: str, help: str, panel: str, metavar: str | None = None) -> A
 
 
 @deployment_options
+@model_options
 def replay_trace(
     trace: Annotated[
         list[str],
@@ -242,6 +244,7 @@ def replay_trace(
     force: Annotated[bool, typer.Option("--force", help="Replace a run that is there.")] = False,
     format: Format = OutputFormat.text,
     *,
+    model: ModelFlags,
     deployment: Path | None,
     overrides: dict[str, object],
 ) -> int:
@@ -274,7 +277,7 @@ def replay_trace(
         raise ValueError(f"--rounds and {next(iter(given))} are given; one of them is expected")
     step_time = unit_rounds() if rounds else _step_time(given)
     budget = parse_budget(max_new_tokens)
-    loaded = _deployment(deployment, overrides)
+    loaded = _deployment(deployment, overrides, model)
     config = loaded.config
     tiers = TierFlags(write_back_gbps, load_back_gbps, write_back_latency, load_back_latency, device_costs)
     transfer_times = tiers.transfer_times(loaded)
@@ -347,10 +350,8 @@ def replay_trace(
     return _status(run)
 
 
-def _deployment(deployment: Path | None, overrides: dict[str, object]) -> Deployment:
-    from kvplan.deployment import load_deployment
-
-    loaded = load_deployment(deployment, overrides)
+def _deployment(deployment: Path | None, overrides: dict[str, object], model: ModelFlags) -> Deployment:
+    loaded, _ = model.load(deployment, overrides)
     if loaded.usable_blocks is None:
         raise ValueError(
             "the deployment has no pool size; pool_blocks, pool_tokens or pool_gib is expected, in the file "

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from functools import wraps
 from typing import TYPE_CHECKING, Any
 
+from kvplan.commands.model_options import ModelFlags
 from kvplan.commands.options import given_flags
 from kvplan.commands.replay_trace import replay_trace
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from kvplan.replay.session import Session
 
 _LEFT_OUT = {
+    "emit",
     "trace",
     "output",
     "force",
@@ -70,13 +72,17 @@ def session_of(traces: list[str], replayed: dict[str, Any]) -> Session:
     from kvplan.traces import read_trace
 
     own = set(inspect.signature(inspect.unwrap(replay_trace)).parameters)
-    options = {name: value for name, value in replayed.items() if name in own}
-    overrides = given_flags({name: value for name, value in replayed.items() if name not in own})
+    rest = dict(replayed)
+    model = ModelFlags(
+        ModelFlags.taken_from(rest).given
+    )  # the deployment was written when it was first asked for
+    options = {name: value for name, value in rest.items() if name in own}
+    overrides = given_flags({name: value for name, value in rest.items() if name not in own})
     times = ("step_fixed", "step_prefill_token", "step_decode", "step_context_token")
     given = {"--" + name.replace("_", "-"): options[name] for name in times if options[name] is not None}
     if options["rounds"] and given:
         raise ValueError(f"--rounds and {next(iter(given))} are given; one of them is expected")
-    loaded = _deployment(options["deployment"], overrides)
+    loaded = _deployment(options["deployment"], overrides, model)
     tiers = TierFlags(
         options["write_back_gbps"],
         options["load_back_gbps"],

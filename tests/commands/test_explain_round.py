@@ -114,3 +114,17 @@ def test_wrong_questions_are_one_sentence(
 def test_a_directory_that_is_no_run_is_refused(tmp_path: Path, capsys: Output) -> None:
     assert kvplan("explain-round", str(tmp_path), "--round", "1") == 2
     assert "start.json" in capsys.readouterr().err
+
+
+def test_a_stall_is_explained_and_no_cure_refuses_what_the_run_took(tmp_path: Path, capsys: Output) -> None:
+    rows: list[dict[str, object]] = [{"arrival_s": 0, "prompt_tokens": 20, "output_tokens": 60}]
+    run = kept(tmp_path, "run", rows=rows, deployed=LIVELOCK_DEPLOYMENT)
+    capsys.readouterr()
+    assert kvplan("explain-round", run, "--format", "json") == 0
+    data = json.loads(capsys.readouterr().out)
+    assert data["dead_end"]["kind"] == "stall"
+    assert data["asked_rounds"] == [data["dead_end"]["round"]]
+    [wait] = data["rounds"][0]["waits"]
+    assert wait["request_id"] == "r0"
+    # 80 tokens are 20 pages of 4; to declare 60 more would only have the request refused.
+    assert [cure["flag"] for cure in data["cures"]] == ["--pool-blocks 20"]

@@ -158,3 +158,16 @@ def test_the_wanted_batch_must_be_said(capsys: pytest.CaptureFixture[str]) -> No
     ran = Ran(capsys, "size-pool", "--model", "llama-3.1-8b", "--max-context-len", "100")
     assert ran.status == 2
     assert "give the wanted requests as --max-num-seqs" in ran.err
+
+
+def test_replay_trace_takes_a_model_and_a_gpu(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    trace = str(Path(__file__).parents[2] / "examples" / "traces" / "shared_prefixes.jsonl")
+    written = str(tmp_path / "d.toml")
+    words = ["replay-trace", trace, "--limit", "20", "--format", "json"]
+    model = ["--model", "llama-3.1-8b", "--gpu-memory-gib", "24", "--max-num-seqs", "8", "--emit", written]
+    ran = Ran(capsys, *words, *model)
+    assert ran.status == 0, ran.err
+    assert ran.json()["figures"]["requests"]["finished"] == 20
+    assert Ran(capsys, *words, "-d", written).json()["figures"] == ran.json()["figures"]
+    again = Ran(capsys, *words, *model)
+    assert (again.status, "is there already" in again.err) == (2, True)
