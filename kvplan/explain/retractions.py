@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import polars as pl
 
@@ -129,10 +129,10 @@ def _rows(source: Source) -> list[RetractionRow]:
         lost = losses[name]
         ever = max(lost[: seen[name]])
         reached = lost[seen[name]] if seen[name] < len(lost) else ever
-        # The runtime's retractions come between rounds, and are noted with the plan of the next.
-        later = at if other is None else at + 1
-        before = [one for one in mine if one[0] < later]
-        after = next((one for one in mine if one[0] >= later), None)
+        # No request is admitted and then retracted within a round; the runtime's retractions come between
+        # rounds, and are noted with the plan of the next, which may admit the victim again.
+        before = [one for one in mine if one[0] < at]
+        after = next((one for one in mine if one[0] >= at), None)
         back = 0 if after is None else min(after[3], ever)
         device = 0 if after is None else min(after[2], ever)
         rows.append(
@@ -153,7 +153,23 @@ def _rows(source: Source) -> list[RetractionRow]:
                 headroom_after=None if after is None else after[1],
             )
         )
-    return rows
+    return _ended(rows, source)
+
+
+def _ended(rows: list[RetractionRow], source: Source) -> list[RetractionRow]:
+    """The rows, the last of each request with no more computed again than the request has in all: the run may
+    have ended before it got back to where it was."""
+    requests = source.table("requests")
+    left = dict(requests.select("request_id", "computed_again").iter_rows())
+    last = {row.request_id: at for at, row in enumerate(rows)}
+    told = []
+    for at, row in enumerate(rows):
+        if row.again is not None:
+            if last[row.request_id] == at:
+                row = replace(row, again=min(row.again, max(left[row.request_id], 0)))
+            left[row.request_id] -= row.again or 0
+        told.append(row)
+    return told
 
 
 def _victims(rows: Sequence[RetractionRow], budgets: Mapping[str, int | None]) -> list[Victim]:

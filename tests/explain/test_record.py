@@ -9,7 +9,7 @@ import pytest
 from explain.runs import crowd, hosted, kept, undeclared
 from kvplan.explain.history import session_before
 from kvplan.explain.record import open_record, summary_of
-from kvplan.explain.recorder import check_record, record
+from kvplan.explain.recorder import check_record, part_path, record
 from kvplan.explain.start import config_of
 from kvplan.replay.play import Ending
 from kvplan.replay.run import config_facts
@@ -63,6 +63,21 @@ def test_a_killed_run_is_readable_up_to_its_last_state(tmp_path: Path) -> None:
         theirs = whole.table(name)
         assert made.table(name).equals(theirs.filter(theirs["round"] < last))
     assert summary_of(tmp_path / "run") == (made.summary, True)
+
+
+def test_a_state_counts_once_what_led_to_it_is_there(tmp_path: Path) -> None:
+    killed(undeclared(), tmp_path / "run", 35)
+    whole = open_record(tmp_path / "run").states
+    part_path(tmp_path / "run", whole[-1]).unlink()
+    made = open_record(tmp_path / "run")
+    assert made.states == whole[:-1]
+    assert made.summary.figures.rounds.total == whole[-2]
+
+
+def test_a_finished_run_keeps_its_logs_once(tmp_path: Path) -> None:
+    made = kept(undeclared(), tmp_path / "run")
+    assert len(made.states) > 3
+    assert not list((tmp_path / "run" / "states").glob("*.part"))
 
 
 def test_a_run_killed_in_its_first_rounds_says_so_and_has_none(tmp_path: Path) -> None:

@@ -47,6 +47,13 @@ def test_what_was_computed_again_adds_up_to_the_runs_own_count(
     assert made.summary.figures.tokens.computed_again > 0
 
 
+def test_it_adds_up_where_the_run_ends_before_a_victim_is_back_where_it_was(tmp_path: Path) -> None:
+    made = kept(undeclared(mixed=False), tmp_path / "run")
+    assert made.summary.dead_end is not None
+    story = story_of(made, 0, 0.0)
+    assert sum(row.again or 0 for row in story.rows) == made.summary.figures.tokens.computed_again
+
+
 def test_what_came_back_is_told_by_tier(pressed: Record, stored: Record) -> None:
     assert not any(row.from_host for row in story_of(pressed, 0, 0.0).rows)
     assert any(row.from_host for row in story_of(stored, 0, 0.0).rows)
