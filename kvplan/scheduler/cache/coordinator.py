@@ -50,7 +50,6 @@ class Probe:
     host: int
     closed: int  # what the prefix-closed groups alone could serve, on the better tier
     host_matched: int = 0  # what the first probe found on the host, for the fit check (§11)
-    host_begins: list[int] | None = None
 
     @property
     def hit(self) -> int:
@@ -157,17 +156,14 @@ class Coordinator:
                 if group.kind == GroupKind.STATE:
                     begins[group.index] = device * group.pages_per_prefix
         host = 0
-        host_begins = None
         if self.host is not None and not device_only:
             host, host_closed = common_boundary(
                 self._closed, others, by_group, self.host.presence, device, limit, steps and steps[1]
             )
             closed = max(closed, host_closed)
-            if host > device:
-                host_begins = [self._begin(group, device, host) for group in self.groups]
-            else:
+            if host <= device:
                 host = 0
-        return Probe(device, begins, host, closed, host, host_begins)
+        return Probe(device, begins, host, closed, host)
 
     def _begin(self, group: Group, floor: int, boundary: int) -> int:
         """The first slot below a boundary that a hit there has a page in (nulls are before it)."""
