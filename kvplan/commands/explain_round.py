@@ -13,8 +13,8 @@ import typer
 
 from kvplan.commands.options import Format, OutputFormat
 from kvplan.commands.printing import print_json, print_text
-from kvplan.commands.replay_trace import _ctrl_c, _progress_bar
 from kvplan.commands.sessions import given_of, session_of, session_options
+from kvplan.commands.watching import ctrl_c, progress_bar
 
 if TYPE_CHECKING:
     from kvplan.explain.cures import Cure
@@ -148,7 +148,7 @@ def _play(live: Live, round: int | None, seconds: float | None, request: str | N
             return engine.now_ns > seconds * NS
         return request is not None and any(flight.request_id == request for flight in engine.ended_now)
 
-    with _progress_bar(len(live.request_ids)) as progress, _ctrl_c() as stop:
+    with progress_bar(len(live.request_ids)) as progress, ctrl_c() as stop:
         live.play(enough, progress=progress, stop=stop)
 
 
@@ -162,5 +162,5 @@ def _cycle(dead_end: DeadEnd | None) -> list[int]:
 def _cures(source: Source, summary: RunSummary) -> list[Cure]:
     from kvplan.explain.cures import Cures
 
-    with _progress_bar(len(source.request_ids)) as progress, _ctrl_c() as stop:
+    with progress_bar(len(source.request_ids)) as progress, ctrl_c() as stop:
         return list(Cures(lambda: source.session_at(0), summary, progress, stop).found())

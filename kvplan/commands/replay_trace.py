@@ -5,10 +5,7 @@ Imports nothing heavy before the command runs.
 
 from __future__ import annotations
 
-import signal
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,10 +15,10 @@ from kvplan.commands.errors import FINDING, INTERRUPTED
 from kvplan.commands.model_options import ModelFlags, model_options
 from kvplan.commands.options import Format, OutputFormat, deployment_options
 from kvplan.commands.printing import print_json, print_text
+from kvplan.commands.watching import ctrl_c, progress_bar
 
 if TYPE_CHECKING:
     from kvplan.deployment import Deployment
-    from kvplan.replay.play import Progress
     from kvplan.replay.run import Run
     from kvplan.replay.step_time import StepTime
 
@@ -298,7 +295,7 @@ def replay_trace(
     carrying = carrier(backend, device, loaded, storage_failure_rate, check=check)
     stored = storage_of(storage, storage_failure_rate, seed)
     if counts is not None:
-        with _progress_bar(len(requests)) as progress, _ctrl_c() as stop:
+        with progress_bar(len(requests)) as progress, ctrl_c() as stop:
             return disaggregated(
                 requests,
                 loaded,
@@ -321,7 +318,7 @@ def replay_trace(
                 force=force,
                 format=format,
             )
-    with violations(), _progress_bar(len(requests)) as progress, _ctrl_c() as stop:
+    with violations(), progress_bar(len(requests)) as progress, ctrl_c() as stop:
         session = begin(
             requests,
             config,
@@ -399,49 +396,3 @@ def _status(run: Run) -> int:
     if run.summary.ending is Ending.INTERRUPTED:
         return INTERRUPTED
     return 0 if run.summary.ending is Ending.COMPLETE else FINDING
-
-
-@contextmanager
-def _ctrl_c() -> Iterator[Callable[[], bool]]:
-    """Give a function that tells whether Ctrl-C was pressed; pressed again, it interrupts as ever."""
-    pressed: list[int] = []
-
-    def press(number: int, _: object) -> None:
-        pressed.append(number)
-        signal.signal(signal.SIGINT, before)
-
-    try:
-        before = signal.signal(signal.SIGINT, press)
-    except ValueError:  # not the main thread: whoever runs it there has it in hand
-        yield lambda: False
-        return
-    try:
-        yield lambda: bool(pressed)
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
-@contextmanager
-def _progress_bar(requests: int) -> Iterator[Callable[[Progress], None] | None]:
-    """Give a function that shows progress on stderr; None where that is no terminal."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    with Progress(
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.description}"),
-        TimeElapsedColumn(),
-        console=Console(stderr=True),
-        transient=True,
-    ) as bar:
-        task = bar.add_task("", total=requests)
-
-        def show(progress: Any) -> None:
-            more = f", {progress.retractions:,} retractions" if progress.retractions else ""
-            bar.update(task, completed=progress.ended, description=f"round {progress.rounds:,}{more}")
-
-        yield show

@@ -11,8 +11,8 @@ import typer
 
 from kvplan.commands.options import Format, OutputFormat
 from kvplan.commands.printing import print_json, print_text
-from kvplan.commands.replay_trace import _ctrl_c, _progress_bar
 from kvplan.commands.report import RunDirectory
+from kvplan.commands.watching import ctrl_c, progress_bar
 
 if TYPE_CHECKING:
     from kvplan.explain.cures import Cure
@@ -56,5 +56,5 @@ def retractions(
 def _cures(record: Record) -> list[Cure]:
     from kvplan.explain.cures import Cures
 
-    with _progress_bar(len(record.trace)) as progress, _ctrl_c() as stop:
+    with progress_bar(len(record.trace)) as progress, ctrl_c() as stop:
         return list(Cures(lambda: record.session_at(0), record.summary, progress, stop).found())
