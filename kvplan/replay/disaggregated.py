@@ -68,10 +68,13 @@ class Disaggregated:
     routing: str
     page_bytes: Mapping[str, float]
     step_time: StepTime
+    configs: Mapping[Role, SchedulerConfig]
     max_rounds: int | None = None
     hand_offs: dict[str, HandOff] = field(default_factory=dict)
     refused: list[Flight] = field(default_factory=list)
     stuck: list[Stuck] = field(default_factory=list)
+    period_rounds: int = 0
+    """Of a livelock: the rounds after which the worker with the longest cycle is as it was."""
     ending: str = "complete"
     progress: Callable[[Progress], None] | None = None
     stop: Callable[[], bool] | None = None
@@ -140,8 +143,9 @@ class Disaggregated:
                 for watch in watches:
                     watch.reset()
                 self._cycling.clear()
-            elif watches[at].after_round(worker) is not None:
+            elif (cycle := watches[at].after_round(worker)) is not None:
                 self._cycling.add(at)
+                self.period_rounds = max(self.period_rounds, cycle.rounds)
                 if self._all_cycle():
                     self._dead_end("livelock")
                     return
@@ -259,8 +263,20 @@ class Disaggregated:
             for at, worker in enumerate(group):
                 for name in worker.live:
                     state = worker.scheduler.request_state(name)
-                    why = worker.scheduler.explain_waiting(name)
+                    why = self._waits_for_peer(name, kind) or worker.scheduler.explain_waiting(name)
                     self.stuck.append(Stuck(name, f"{kind} {at}", state, why))
+
+    def _waits_for_peer(self, name: str, kind: str) -> str | None:
+        """Return what a request with pages on one side waits for on the other; None where it does not."""
+        hand = self.hand_offs[name]
+        if kind == "prefill" and self.decode and hand.ready_ns >= 0 and hand.landing_ns < 0:
+            return (
+                f"its prompt is done; its {hand.pinned_pages:,} pages are pinned until decode "
+                f"{hand.decode_worker} has room for them"
+            )
+        if kind == "decode" and self.prefill and hand.landing_ns >= 0 and hand.ready_ns < 0:
+            return f"has its pages; its prompt is not done on prefill {hand.prefill_worker}"
+        return None
 
 
 def disaggregate(
@@ -321,6 +337,7 @@ def disaggregate(
         routing,
         page_bytes or {},
         step_time,
+        configs,
         max_rounds,
     )
     for role, count in ((Role.P, prefill_workers), (Role.D, decode_workers)):

@@ -192,13 +192,13 @@ def summarize(engine: Engine, config: SchedulerConfig, has_prefixes: bool) -> Su
             never_fit_requests=[
                 NeverFit(flight.request_id, engine.needed_tokens(flight.row)) for flight in engine.refused
             ],
-            blocks_for_all=_blocks_for_all(engine, config),
+            blocks_for_all=blocks_for_all([engine], engine.refused, config),
         ),
         tokens=tokens,
         latency=_latency(engine.finished),
-        pool=_pool(engine, config.num_device_pages - 1, end_ns),
-        queue=_queue(engine, end_ns),
-        rounds=_rounds(engine),
+        pool=pool_use(engine, config.num_device_pages - 1, end_ns),
+        queue=queue_of(engine, end_ns),
+        rounds=round_counts(engine),
         retractions=_retractions(engine, flights, end_ns),
         thrashing=thrashing(engine.rounds),
         output_tokens_per_s=tokens.generated / duration_s if duration_s else 0.0,
@@ -223,12 +223,15 @@ def tier_counts(engine: Engine, config: SchedulerConfig) -> TierCounts | None:
     )
 
 
-def _blocks_for_all(engine: Engine, config: SchedulerConfig) -> int | None:
-    """Return the LCM blocks that one request as long as the longest refused one needs (engine.md §3)."""
-    if not engine.refused:
+def blocks_for_all(
+    engines: Sequence[Engine], refused: Sequence[Flight], config: SchedulerConfig
+) -> int | None:
+    """Return the LCM blocks that one request as long as the longest of `refused` needs (engine.md §3) on that of
+    the engines where it needs most; None where nothing was refused."""
+    if not refused:
         return None
     model = CapacityModel(config)
-    longest = max(engine.needed_tokens(flight.row) for flight in engine.refused)
+    longest = max(engine.needed_tokens(flight.row) for flight in refused for engine in engines)
     return model.lcm_blocks_needed_for(model.single_request_group_pages(longest))
 
 
@@ -278,7 +281,8 @@ def _latency(finished: Sequence[Flight]) -> Latency:
     )
 
 
-def _pool(engine: Engine, blocks: int, end_ns: int) -> PoolUse:
+def pool_use(engine: Engine, blocks: int, end_ns: int) -> PoolUse:
+    """Return how a pool of `blocks` usable LCM blocks was used until `end_ns`."""
     times = _column(engine, "time_ns")
     kept = times <= end_ns
     held, cached = _column(engine, "held_blocks"), _column(engine, "cached_blocks")
@@ -299,7 +303,8 @@ def _pool(engine: Engine, blocks: int, end_ns: int) -> PoolUse:
     )
 
 
-def _queue(engine: Engine, end_ns: int) -> Queue:
+def queue_of(engine: Engine, end_ns: int) -> Queue:
+    """Return how many requests waited until `end_ns`."""
     times = _column(engine, "time_ns")
     kept = times <= end_ns
     waiting = _column(engine, "waiting")
@@ -319,7 +324,8 @@ def _column(engine: Engine, name: str) -> "np.ndarray[tuple[int], np.dtype[np.in
     return np.array(engine.rounds.column(name), dtype=np.int64)
 
 
-def _rounds(engine: Engine) -> RoundCounts:
+def round_counts(engine: Engine) -> RoundCounts:
+    """Return the rounds that an engine played, by what they held."""
     kinds = engine.totals.rounds
     return RoundCounts(
         total=kinds.total(),

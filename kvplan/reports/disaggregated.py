@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -13,18 +13,40 @@ from kvplan.replay.disaggregated import Disaggregated, Stuck
 from kvplan.replay.hand_off import HandOff
 from kvplan.replay.statistics import Spread, spread
 from kvplan.replay.step_time import NS, StepTime
-from kvplan.replay.summary import NeverFit
+from kvplan.replay.summary import (
+    NeverFit,
+    PoolUse,
+    Queue,
+    RoundCounts,
+    blocks_for_all,
+    pool_use,
+    queue_of,
+    round_counts,
+)
 from kvplan.replay.workers import DecodeWorker, Worker
-from kvplan.reports.replay_units import counted, duration, folded, grouped, percent, step_words, tokens
+from kvplan.reports.replay_units import (
+    counted,
+    duration,
+    folded,
+    grouped,
+    percent,
+    rounds_time,
+    sparkline,
+    step_words,
+    tokens,
+)
+from kvplan.scheduler.config import Role
 from kvplan.traces import Trace
 
 LABEL = 12
-NAMED = 8
+NAMED = 2
+WITHOUT_PAGES = ("Bootstrapping", "Submitted", "Retracted")
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerFigures:
-    """One worker. Blocks are LCM blocks; means are over its rounds, not over time."""
+    """One worker. Blocks are LCM blocks; the pool and the queue over time end when the last worker's last round
+    does, so that all workers' have one axis."""
 
     name: str
     role: str
@@ -42,6 +64,9 @@ class WorkerFigures:
     pages_written: int
     pages_loaded: int
     tokens_loaded: int
+    pool: PoolUse
+    queue: Queue
+    rounds_by_kind: RoundCounts
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +105,7 @@ class WorkersSummary:
     limit_tokens: int
     prompt_tokens_from_cache: int | None
     prompt_tokens_computed: int
+    blocks_for_all: int | None
     undeclared_requests: int
     accept_length: float
     accept_basis: str
@@ -87,6 +113,7 @@ class WorkersSummary:
     warnings: Sequence[str]
     relanded: int
     stuck: Sequence[Stuck]
+    period_rounds: int
     routing: str
     step_time: StepTime
     step_time_given: bool
@@ -102,6 +129,8 @@ def figures(
         f for worker in (replay.prefill or replay.decode) for f in (*worker.finished, *worker.live.values())
     ]
     ended = [hand for hand in replay.hand_offs.values() if hand.end_ns >= 0]
+    # One axis of time for all workers: until the last of them has played its last round.
+    end_ns = max((worker.now_ns for worker in replay.workers), default=0)
     return WorkersSummary(
         ending=replay.ending,
         trace=trace.sources[0].rsplit("/", 1)[-1],
@@ -121,8 +150,8 @@ def figures(
         ),
         end_to_end_s=spread([(f.finished_ns - f.arrived_ns) / NS for f in finished]),
         workers=[
-            *(_worker(f"prefill {at}", "P", worker) for at, worker in enumerate(replay.prefill)),
-            *(_worker(f"decode {at}", "D", worker) for at, worker in enumerate(replay.decode)),
+            *(_worker(f"prefill {at}", "P", worker, end_ns) for at, worker in enumerate(replay.prefill)),
+            *(_worker(f"decode {at}", "D", worker, end_ns) for at, worker in enumerate(replay.decode)),
         ],
         hand_off=HandOffFigures(
             count=len(ended),
@@ -140,6 +169,7 @@ def figures(
         limit_tokens=min(worker.limit_tokens for worker in replay.workers),
         prompt_tokens_from_cache=sum(f.from_cache for f in firsts) if trace.has_prefixes else None,
         prompt_tokens_computed=sum(f.computed_prompt for f in firsts),
+        blocks_for_all=_blocks_for_all(replay),
         undeclared_requests=sum(1 for budget in replay.workload.budgets if not budget),
         accept_length=accept.mean,
         accept_basis=accept.basis,
@@ -147,15 +177,24 @@ def figures(
         warnings=trace.warnings,
         relanded=sum(1 for hand in replay.hand_offs.values() if hand.landings > 1),
         stuck=replay.stuck,
+        period_rounds=replay.period_rounds if replay.ending == "livelock" else 0,
         routing=replay.routing,
         step_time=replay.step_time,
         step_time_given=step_time_given,
     )
 
 
-def _worker(name: str, role: str, worker: Worker) -> WorkerFigures:
+def _blocks_for_all(replay: Disaggregated) -> int | None:
+    """Return the LCM blocks of each worker with which none would refuse a request; None where none did."""
+    workers = ((Role.P, replay.prefill), (Role.D, replay.decode))
+    needed = [blocks_for_all(group, replay.refused, replay.configs[role]) for role, group in workers if group]
+    return max((blocks for blocks in needed if blocks is not None), default=None)
+
+
+def _worker(name: str, role: str, worker: Worker, end_ns: int) -> WorkerFigures:
     flights = [*worker.finished, *worker.live.values()]
-    totals, held = worker.totals, worker.rounds.column("held_blocks")
+    totals, blocks = worker.totals, worker.scheduler.pool_usage().total
+    pool, queue = pool_use(worker, blocks, end_ns), queue_of(worker, end_ns)
     return WorkerFigures(
         name=name,
         role=role,
@@ -167,12 +206,15 @@ def _worker(name: str, role: str, worker: Worker) -> WorkerFigures:
         tokens_computed_again=sum(flight.computed_again for flight in flights),
         tokens_landed=worker.landed_tokens if isinstance(worker, DecodeWorker) else 0,
         retractions=totals.retractions.total(),
-        blocks=worker.scheduler.pool_usage().total,
-        peak_held_blocks=max(held, default=0),
-        max_waiting=max(worker.rounds.column("waiting"), default=0),
+        blocks=blocks,
+        peak_held_blocks=pool.peak_held,
+        max_waiting=queue.max,
         pages_written=totals.pages_written,
         pages_loaded=totals.pages_loaded,
         tokens_loaded=totals.tokens_loaded,
+        pool=pool,
+        queue=queue,
+        rounds_by_kind=round_counts(worker),
     )
 
 
@@ -200,8 +242,9 @@ def workers_text(summary: WorkersSummary, width: int = 80) -> Text:
     """Return the report at ``width`` columns."""
     report = Text(overflow="ignore", no_wrap=True)
     good = summary.ending == "complete"
+    result = "bold green" if good else "bold red"
     for line in _lines(summary):
-        style = ("bold green" if good else "bold red") if line.startswith("RESULT") else ""
+        style = {"RESULT": result, "try": "cyan", "warning": "yellow"}.get(line.split(" ", 1)[0], "")
         for part in folded(line, width, LABEL):
             report.append(part + "\n", style=style)
     return report
@@ -226,7 +269,8 @@ def _lines(summary: WorkersSummary) -> list[str]:
         ("per token", summary.per_output_token_s),
         ("whole", summary.end_to_end_s),
     ]
-    lines += _table("Latency", rows)
+    show = _time(summary)
+    lines += _table("Latency", rows, show)
     hand = summary.hand_off
     lines += _table(
         "Hand-off",
@@ -235,6 +279,7 @@ def _lines(summary: WorkersSummary) -> list[str]:
             ("link queue", hand.queue_s),
             ("transfer", hand.transfer_s),
         ],
+        show,
     )
     size = f" ({hand.bytes / 2**30:.2f} GiB)" if hand.bytes else ""
     lines.append(
@@ -243,14 +288,18 @@ def _lines(summary: WorkersSummary) -> list[str]:
     )
     lines += [
         "",
-        f"{'Worker':{LABEL}}{'rounds':>9}{'busy':>10}{'peak pool':>11}{'queue':>7}{'retracted':>11}",
+        f"{'Worker':{LABEL}}{'rounds':>9}{'busy':>14}{'peak pool':>11}{'queue':>7}{'retracted':>11}",
     ]
     for worker in summary.workers:
         share = percent(worker.peak_held_blocks / worker.blocks if worker.blocks else 0.0)
         lines.append(
-            f"{worker.name:{LABEL}}{grouped(worker.rounds):>9}{duration(worker.busy_s):>10}{share:>11}"
+            f"{worker.name:{LABEL}}{grouped(worker.rounds):>9}{show(worker.busy_s):>14}{share:>11}"
             f"{grouped(worker.max_waiting):>7}{grouped(worker.retractions):>11}"
         )
+        over = [f"pool {sparkline(worker.pool.held_over_time, worker.blocks)}"]
+        if worker.max_waiting:
+            over.append(f"queue {sparkline(worker.queue.waiting_over_time, worker.max_waiting)}")
+        lines.append(f"{'':{LABEL}}{'   '.join(over)}")
         facts = []
         if worker.role == "P" or worker.tokens_computed_again:
             facts.append(f"{tokens(worker.prefill_tokens)} tokens prefilled")
@@ -266,14 +315,49 @@ def _lines(summary: WorkersSummary) -> list[str]:
             )
         if facts:
             lines.append(f"{'':{LABEL}}{', '.join(facts)}")
-    if summary.stuck:
-        lines += ["", "Who cannot go on:"]
-        lines += [f"  {one.request_id} on {one.worker}: {one.why}" for one in summary.stuck[:NAMED]]
-        if len(summary.stuck) > NAMED:
-            lines.append(f"  and {grouped(len(summary.stuck) - NAMED)} more")
+    lines += _stuck(summary.stuck)
     lines += [f"{'warning':{LABEL}}{warning}" for warning in summary.warnings]
     lines.append(f"{'RESULT':{LABEL}}{_result(summary)}")
+    lines += [f"{'try':{LABEL}}{flag}   {why}" for flag, why in _advice(summary)]
     return lines
+
+
+def _stuck(stuck: Sequence[Stuck]) -> list[str]:
+    """Return who cannot go on, by worker and state: those that hold pages come before those that wait for some."""
+    if not stuck:
+        return []
+    groups: dict[tuple[str, str], list[Stuck]] = {}
+    for one in stuck:
+        groups.setdefault((one.worker, one.state), []).append(one)
+    order = {worker: at for at, worker in enumerate(dict.fromkeys(one.worker for one in stuck))}
+    lines = ["", "Who cannot go on:"]
+    for (worker, state), those in sorted(
+        groups.items(), key=lambda group: (order[group[0][0]], group[0][1] in WITHOUT_PAGES)
+    ):
+        for one in those[:NAMED]:
+            why = one.why.removeprefix(f"{state}: ")
+            lines.append(f"  {worker}: {one.request_id} ({state}): {why}")
+        if len(those) > NAMED:
+            lines.append(f"  {worker}: {grouped(len(those) - NAMED)} more {state}")
+    return lines
+
+
+def _advice(summary: WorkersSummary) -> list[tuple[str, str]]:
+    """Return (flags, what they do) for what went wrong; none when nothing did."""
+    tries: list[tuple[str, str]] = []
+    if summary.blocks_for_all is not None:
+        longest = max(one.needed_tokens for one in summary.never_fit_requests)
+        tries.append(
+            (f"--pool-blocks {summary.blocks_for_all}", f"the longest request ({longest:,} tokens) fits")
+        )
+    if summary.undeclared_requests and (summary.stuck or any(one.retractions for one in summary.workers)):
+        tries.append(
+            (
+                "--max-new-tokens output",
+                "each request declares what it generates, and room is kept for it",
+            )
+        )
+    return tries
 
 
 def _assumed(summary: WorkersSummary) -> list[str]:
@@ -309,13 +393,18 @@ def _cached(summary: WorkersSummary) -> str:
     return f"{computed}   {tokens(summary.prompt_tokens_from_cache)} from cache ({share} of them)"
 
 
-def _table(title: str, rows: Sequence[tuple[str, Spread | None]]) -> list[str]:
+def _time(summary: WorkersSummary) -> Callable[[float], str]:
+    """Return what prints a time: in lockstep it is in rounds."""
+    return rounds_time if summary.step_time.lockstep else duration
+
+
+def _table(title: str, rows: Sequence[tuple[str, Spread | None]], show: Callable[[float], str]) -> list[str]:
     shown = [(name, values) for name, values in rows if values is not None]
     if not shown:
         return []
     lines = [f"{title:15}{'p50':>12}{'p90':>12}{'p99':>12}"]
     for name, values in shown:
-        cells = "".join(f"{duration(value):>12}" for value in (values.p50, values.p90, values.p99))
+        cells = "".join(f"{show(value):>12}" for value in (values.p50, values.p90, values.p99))
         lines.append(f"  {name:13}{cells}")
     return lines
 
@@ -330,6 +419,11 @@ def _result(summary: WorkersSummary) -> str:
             if summary.relanded
             else ""
         )
-        return f"{who} finished in {duration(summary.duration_s)}{how}"
+        return f"{who} finished in {_time(summary)(summary.duration_s)}{how}"
     left = counted(summary.unfinished, "request")
+    if summary.ending == "stall":
+        return f"stall: {left} left, nothing can be scheduled on any worker and nothing will change that"
+    if summary.ending == "livelock":
+        rounds = counted(summary.period_rounds, "round")
+        return f"livelock: {left} left, the same {rounds} again and again without a token"
     return f"{summary.ending}: {left} left"

@@ -225,3 +225,21 @@ def test_a_role_has_the_transfer_policies_that_it_needs(role: Role) -> None:
 def test_bad_arguments_are_named(options: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         played(workload([(4, 1, 1)]), config(), **options)
+
+
+def test_two_sides_that_wait_for_each_other_are_a_stall_that_names_both() -> None:
+    # r1's 17 pages do not fit beside r0 on the decode worker, which gives room to r2 and r3; their prompts do
+    # not fit beside r1's pinned pages on the prefill worker.
+    replay = played(
+        workload([(80, 40, 40), (256, 4, 4), (64, 4, 4), (64, 4, 4)], gap_ns=0),
+        config(20),
+    )
+    assert replay.ending == "stall"
+    assert [flight.request_id for flight in replay.finished] == ["r0"]
+    why = {(one.request_id, one.worker): one.why for one in replay.stuck}
+    assert why["r1", "prefill 0"] == (
+        "its prompt is done; its 17 pages are pinned until decode 0 has room for them"
+    )
+    assert why["r2", "decode 0"] == "has its pages; its prompt is not done on prefill 0"
+    assert "not now" in why["r1", "decode 0"]
+    assert "not now" in why["r2", "prefill 0"]
