@@ -34,8 +34,8 @@ class Step:
     chunk_ends: Sequence[int]
     prefill_sizes: Sequence[int]
     end_ns: int
-    lost: set[str] = field(default_factory=set)
-    """Requests whose results are dropped."""
+    lost: dict[str, None] = field(default_factory=dict)
+    """Requests whose results are dropped, in order: a saved state is always the same."""
 
     def key(self, now_ns: int) -> tuple[object, ...]:
         """What of it decides the future."""
@@ -266,7 +266,7 @@ class Engine:
             if flight.resident and self._retractable(flight):
                 for out in (step, self.pending):
                     if out is not None:
-                        out.lost.add(name)
+                        out.lost[name] = None
                 self._retract_by_runtime([name])
                 return
 

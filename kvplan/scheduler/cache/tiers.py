@@ -146,7 +146,7 @@ class HostTier:
         bound = sum(parents * group.packing for group in groups)
         self.known: KnownKeys | None = KnownKeys(bound) if storage else None
         self.queue: dict[PageKey, None] = {}
-        self.storing: set[PageKey] = set()
+        self.storing: dict[PageKey, None] = {}  # in the order they came: a saved state is always the same
         self.stores: dict[int, StoreOp] = {}
         self.loads: dict[int, LoadOp] = {}
         self.next_op_id = 0
@@ -203,7 +203,7 @@ class HostTier:
         op = StoreOp(self.new_op_id(), pairs, pinned)
         self.stores[op.op_id] = op
         for pair in pairs:
-            self.storing.add((pair.group, pair.key))
+            self.storing[pair.group, pair.key] = None
             if pinned:
                 device.pool.ref(pair.group, pair.source)
         return op
@@ -213,7 +213,7 @@ class HostTier:
         op = self.stores.pop(op_id)
         for pair, epoch in zip(op.pairs, epochs, strict=False):
             self.publish(pair.group, pair.key, pair.destination, epoch)
-            self.storing.discard((pair.group, pair.key))
+            self.storing.pop((pair.group, pair.key), None)
             self.pool.unref(pair.group, pair.destination)
             if op.pinned:
                 device.unref(pair.group, pair.source)
