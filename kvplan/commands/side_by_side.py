@@ -1,61 +1,96 @@
-"""`--compare FLAG=V1,V2,...`: one wish under several values of a flag."""
+"""`--compare FLAG=V1,V2,...`: one wish under several values of a flag, or of several flags."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import product
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kvplan.commands.model_options import FLAG_TYPES, ModelFlags
+from kvplan.commands.model_options import FLAG_TYPES, ModelFlags, batch_flag
 from kvplan.deployment.fields import FLAG_FIELDS, Kind, flag
 
 if TYPE_CHECKING:
-    from kvplan.reports.side_by_side import Compared
+    from kvplan.reports.side_by_side import Compared, Row
 
+MOST_ROWS = 100
 _TYPES: dict[Kind, type] = {Kind.COUNT: int, Kind.GIB: float, Kind.CHOICE: str, Kind.TEXT: str}
-_OWN = ("max_context_len", "max_model_len", "max_total_tokens")
+_OWN = {"max_context_len": "max_context_len", "max_model_len": "max_context_len"}
+_OWN |= {"max_total_tokens": "max_total_tokens"}
 
 
 def side_by_side(
-    compare: str,
+    compare: Sequence[str],
     model: ModelFlags,
     deployment: Path | None,
     overrides: dict[str, object],
     max_context_len: int,
     max_total_tokens: int | None,
 ) -> Compared:
-    """Return the answer of ``size_pool`` for each value of the flag that ``compare`` names.
+    """Return the answer of ``size_pool`` for each value of the flag that an entry of ``compare`` names.
 
-    Raises ``ValueError`` for anything but FLAG=V1,V2 with a known flag, and for a value that is wrong.
+    Several entries are about several flags, and every value of one meets every value of the others. Raises
+    ``ValueError`` for anything but FLAG=V1,V2 with a known flag, one flag twice, more than ``MOST_ROWS``
+    combinations, and a value that is wrong.
     """
-    from kvplan.reports.side_by_side import Compared, Row
+    from kvplan.reports.side_by_side import Compared
+
+    parsed = [_parsed(one) for one in compare]
+    places = [_place(name) for name, _ in parsed]
+    for at, place in enumerate(places):
+        if place in places[:at]:
+            raise ValueError(
+                f"--compare is about {flag(parsed[at][0])} twice; give all its values in one list"
+            )
+    count = prod(len(values) for _, values in parsed)
+    if count > MOST_ROWS:
+        raise ValueError(f"--compare asks for {count} combinations; at most {MOST_ROWS} can be shown")
+    rows = []
+    for combination in product(*(values for _, values in parsed)):
+        flags, given = dict(overrides), dict(model.given)
+        own = {"max_context_len": max_context_len, "max_total_tokens": max_total_tokens}
+        for (name, _), (_, value) in zip(parsed, combination, strict=True):
+            if name in FLAG_TYPES:
+                given[name] = value
+            elif name in _OWN:
+                own[_OWN[name]] = value
+            else:
+                place = _place(name)
+                flags = {n: v for n, v in flags.items() if _place(n) != place} | {name: value}
+        values = {flag(name): written for (name, _), (written, _) in zip(parsed, combination, strict=True)}
+        try:
+            rows.append(_row(values, replace(model, given=given, emit=None), deployment, flags, own))
+        except ValueError as error:
+            named = " ".join(f"{name} {written}" for name, written in values.items())
+            raise ValueError(f"--compare, {named}: {error}") from None
+    return Compared(tuple(flag(name) for name, _ in parsed), tuple(rows))
+
+
+def _row(
+    values: dict[str, str],
+    model: ModelFlags,
+    deployment: Path | None,
+    flags: dict[str, object],
+    own: dict[str, Any],
+) -> Row:
+    from kvplan.reports.memory import of_all_replicas
+    from kvplan.reports.side_by_side import Row
     from kvplan.sizing import size_pool
 
-    name, values = _parsed(compare)
-    rows = []
-    for written, value in values:
-        flags, given = dict(overrides), dict(model.given)
-        context, total = max_context_len, max_total_tokens
-        if name in FLAG_TYPES:
-            given[name] = value
-        elif name in _OWN:
-            context, total = (context, value) if name == "max_total_tokens" else (value, total)
-        else:
-            place = next(known.place for known in FLAG_FIELDS if name in known.names)
-            flags = {n: v for n, v in flags.items() if _place(n) != place} | {name: value}
-        try:
-            loaded, plan = replace(model, given=given, emit=None).load(deployment, flags, context, True)
-            replicas = 1 if plan is None else plan.ranks.dp
-            result = size_pool(loaded, context, None if total is None else -(-total // replicas))
-        except ValueError as error:
-            raise ValueError(f"--compare, {flag(name)} {written}: {error}") from None
-        rows.append(Row(written, result, None if plan is None else plan.bytes_per_token))
-    return Compared(flag(name), tuple(rows))
+    context, total = own["max_context_len"], own["max_total_tokens"]
+    loaded, plan = model.load(deployment, flags, context, True)
+    replicas = 1 if plan is None else plan.ranks.dp
+    result = size_pool(loaded, context, None if total is None else -(-total // replicas))
+    if plan is not None and replicas > 1:
+        result = of_all_replicas(result, plan, batch_flag(flags))
+    return Row(values, result, None if plan is None else plan.bytes_per_token, replicas)
 
 
 def _place(name: str) -> str:
-    return next((known.place for known in FLAG_FIELDS if name in known.names), name)
+    """What a flag is about, under whichever of its names."""
+    return next((known.place for known in FLAG_FIELDS if name in known.names), _OWN.get(name, name))
 
 
 def _parsed(text: str) -> tuple[str, list[tuple[str, Any]]]:

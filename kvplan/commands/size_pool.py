@@ -39,11 +39,11 @@ def size_pool(
         ),
     ] = None,
     compare: Annotated[
-        str | None,
+        list[str] | None,
         typer.Option(
             "--compare",
             metavar="FLAG=V1,V2",
-            help="Several values of a flag side by side: kv-dtype=bf16,fp8.",
+            help="Several values of a flag side by side: kv-dtype=bf16,fp8; of two flags, all combinations.",
             show_default=False,
         ),
     ] = None,
@@ -61,10 +61,17 @@ def size_pool(
     or there is no pool to compare with; 1: it does not fit; 2: wrong input.
     """
     from kvplan import sizing
-    from kvplan.reports.memory import memory_json, memory_text, narrow_try, of_all_replicas
+    from kvplan.reports.memory import (
+        layers_of,
+        layout_lines,
+        memory_json,
+        memory_text,
+        narrow_try,
+        of_all_replicas,
+    )
     from kvplan.reports.sizing import json_report, size_pool_text
 
-    if compare is not None:
+    if compare:
         return _compare(compare, model, deployment, overrides, max_context_len, max_total_tokens, format)
     loaded, plan = model.load(deployment, overrides, max_context_len, batch_needed=True)
     replicas = 1 if plan is None else plan.ranks.dp
@@ -82,7 +89,11 @@ def size_pool(
         print_text(lambda width: size_pool_text(result, width))
     else:
         print_text(
-            lambda width: memory_text(plan, width) + size_pool_text(result, width) + narrow_try(narrow, width)
+            lambda width: (
+                memory_text(plan, width, layout=False)
+                + size_pool_text(result, width, layers_of(plan), layout_lines(plan, width))
+                + narrow_try(narrow, width)
+            )
         )
     return 0 if result.verdict in (sizing.Verdict.FITS, sizing.Verdict.NO_POOL) else FINDING
 
@@ -108,7 +119,7 @@ def _with_narrow_cache(
 
 
 def _compare(
-    compare: str,
+    compare: list[str],
     model: ModelFlags,
     deployment: Path | None,
     overrides: dict[str, object],

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from kvplan.recipes import MemoryPlan, StagePlan
 from kvplan.reports.columns import GAP, Column, folded, table
-from kvplan.reports.replay_units import grouped, percent
+from kvplan.reports.replay_units import counted, grouped, percent
 from kvplan.reports.sizing import styled
 from kvplan.reports.sizing_units import blocks, size
 from kvplan.sizing import PoolSize
@@ -18,16 +18,16 @@ from kvplan.sizing import PoolSize
 BAR = 24
 
 
-def memory_text(plan: MemoryPlan, width: int = 80) -> Text:
-    """Return budget and layout at ``width`` columns, with an empty line behind."""
+def memory_text(plan: MemoryPlan, width: int = 80, layout: bool = True) -> Text:
+    """Return the budget at ``width`` columns, and with ``layout`` what fills an LCM block; an empty line behind."""
     stage = plan.stage
     lines = [plan.title(), *_costs(plan, width), *_replicas(plan, width), ""]
     if len(stage.budget) > 1:
         lines += [*_budget(plan, stage, width), ""]
     if len(plan.stages) > 1:
         lines += [*_stages(plan, width), ""]
-    if len(stage.groups) > 1:
-        lines += [*_layout(plan, stage, width), ""]
+    if layout:
+        lines += [*layout_lines(plan, width), ""]
     report = Text(overflow="ignore", no_wrap=True)
     report.append("\n".join(lines) + "\n")
     return report
@@ -42,6 +42,11 @@ class NarrowCache:
     needed_blocks: int
 
 
+def layers_of(plan: MemoryPlan) -> dict[str, int]:
+    """Return, by group, the number of its layers on the stage that binds."""
+    return {one.group.group_id: len(one.group.layers) for one in plan.stage.groups}
+
+
 def narrow_try(narrow: NarrowCache | None, width: int = 80) -> Text:
     """Return the line that says so; nothing for None."""
     if narrow is None:
@@ -54,6 +59,9 @@ def narrow_try(narrow: NarrowCache | None, width: int = 80) -> Text:
 def memory_json(plan: MemoryPlan, result: object, narrow: NarrowCache | None = None) -> str:
     """Return ``result`` (that of a command) as JSON, with the plan under "memory"; bytes, tokens, pages."""
     document = msgspec.to_builtins(result)
+    held = {one.group.group_id: list(one.group.layers) for one in plan.stage.groups}
+    if "groups" in document:
+        document["groups"] = [{**group, "layers": held[group["group_id"]]} for group in document["groups"]]
     document["memory"] = {
         "model": plan.model.name,
         "family": plan.model.family,
@@ -116,11 +124,11 @@ def _stage_values(stage: StagePlan) -> dict[str, object]:
             {
                 "group_id": one.group.group_id,
                 "kind": one.group.kind,
-                "window": one.group.window,
                 "layers": list(one.group.layers),
-                "page_tokens": one.group.span,
+                "block_granularity": one.group.span,
+                "sliding_window_tokens": one.group.window,
+                "cache_blocks_per_lcm_block": one.pages_per_block,
                 "bytes_per_page": one.page_bytes,
-                "pages_per_block": one.pages_per_block,
                 "padding_bytes_per_block": one.padding_bytes,
                 "fields": [msgspec.to_builtins(f) | {"bytes": f.bytes} for f in one.group.fields],
             }
@@ -170,23 +178,26 @@ def _stages(plan: MemoryPlan, width: int) -> list[str]:
     return table(columns, width)
 
 
-def _layout(plan: MemoryPlan, stage: StagePlan, width: int) -> list[str]:
-    """What fills an LCM block, group by group: # is used, . is padding."""
-    shares = [1 - one.padding_bytes / stage.block_bytes for one in stage.groups]
+def layout_lines(plan: MemoryPlan, width: int = 80) -> list[str]:
+    """Return what fills an LCM block of the stage that binds, group by group: # is used, . is padding."""
+    stage = plan.stage
+    groups, block = stage.groups, stage.block_bytes
+    shares = [1 - one.padding_bytes / block for one in groups]
+    pages = [counted(one.pages_per_block, "page") for one in groups]
     columns = [
-        Column("One LCM block", [f"  {one.group.group_id}" for one in stage.groups]),
-        Column("layers", [str(len(one.group.layers)) for one in stage.groups], right=True),
-        Column("pages", [grouped(one.pages_per_block) for one in stage.groups], right=True),
+        Column("One LCM block", [f"  {one.group.group_id}" for one in groups]),
         Column(
-            "a layer's part", [size(one.group.layer_page_bytes) for one in stage.groups], right=True, drop=2
+            "pages", [f"{count} of {size(one.page_bytes)}" for count, one in zip(pages, groups, strict=True)]
         ),
-        Column("# used", [("#" * int(BAR * share + 1e-9)).ljust(BAR, ".") for share in shares], drop=3),
-        Column(
-            "padding", [percent(1 - share) if share < 1 else "none" for share in shares], right=True, drop=1
-        ),
+        Column("used", [size(block - one.padding_bytes) for one in groups], right=True, drop=1),
+        Column("# used", [("#" * int(BAR * share + 1e-9)).ljust(BAR, ".") for share in shares], drop=2),
+        Column(". padding", [_padded(one.padding_bytes, block) for one in groups], right=True),
     ]
-    lines = table(columns, width)
-    whole = size(stage.block_bytes)
+    whole = size(block)
     if len(plan.stages) == 1:
-        whole += f": {plan.packing.planes} planes of {size(plan.packing.plane_bytes)}"
-    return [*lines, *folded("", whole, width, indent=2)]
+        whole += f": {counted(plan.packing.planes, 'plane')} of {size(plan.packing.plane_bytes)}"
+    return [*table(columns, width), *folded("", whole, width, indent=2)]
+
+
+def _padded(padding: int, block: int) -> str:
+    return f"{size(padding)} ({percent(padding / block)})" if padding else "none"

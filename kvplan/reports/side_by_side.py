@@ -1,16 +1,17 @@
-"""Several values of a flag side by side."""
+"""Several values of a flag, or of several flags, side by side."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from rich.text import Text
 
 from kvplan.reports.columns import Column, folded, table
-from kvplan.reports.replay_units import grouped
+from kvplan.reports.replay_units import counted, grouped
 from kvplan.reports.sizing import styled
-from kvplan.reports.sizing_units import size
-from kvplan.sizing import PoolSize, Verdict
+from kvplan.reports.sizing_units import pasted, size
+from kvplan.sizing import Alternative, PoolSize, Verdict
 
 WORDS = {
     Verdict.NO_POOL: "no pool",
@@ -18,48 +19,52 @@ WORDS = {
     Verdict.NOT_AT_ONCE: "not at once",
     Verdict.NEVER_FITS: "never fits",
 }
+MOST_NAMED = 6
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One value, and what ``size_pool`` says with it. ``bytes_per_token`` is None without a model."""
+    """One value of each flag, as it was written, and what ``size_pool`` says with them.
 
-    value: str
+    ``bytes_per_token`` is None without a model; ``result`` is that of one of ``replicas`` attention replicas.
+    """
+
+    values: Mapping[str, str]
     result: PoolSize
     bytes_per_token: int | None
+    replicas: int
 
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """The values of a flag, in the order they were given."""
+    """The values of ``flags``, in the order they were given."""
 
-    flag: str
+    flags: tuple[str, ...]
     rows: tuple[Row, ...]
 
 
 def side_by_side_text(compared: Compared, width: int = 80) -> Text:
-    """Return the table at ``width`` columns, and which values fit."""
+    """Return the table at ``width`` columns, which values fit, and what would where none does."""
     rows = compared.rows
     pools = [row.result.pool for row in rows]
-    needed = [row.result.needed_blocks for row in rows]
+    there = [
+        None if p is None or r.result.bytes_per_block is None else p.usable_blocks * r.result.bytes_per_block
+        for p, r in zip(pools, rows, strict=True)
+    ]
+    known = all(row.result.needed_bytes is not None for row in rows)
     columns = [
-        Column(compared.flag, [row.value for row in rows]),
+        *(Column(flag, [row.values[flag] for row in rows]) for flag in compared.flags),
         Column(
             "a token",
             [f"{grouped(row.bytes_per_token)} B" if row.bytes_per_token else "" for row in rows],
             True,
-            4,
+            2,
         ),
-        Column("needs", [f"{grouped(count)} blocks" for count in needed], True),
-        Column("", [size(row.result.needed_bytes) for row in rows], True, 3),
-        Column("there", ["" if pool is None else grouped(pool.usable_blocks) for pool in pools], True),
+        Column("needs", [size(row.result.needed_bytes) for row in rows], True),
+        Column("there", ["" if count is None else size(count) for count in there], True),
+        Column("LCM blocks", [_blocks(row) for row in rows], True, 4 if known else 0),
         Column("", [WORDS[row.result.verdict] for row in rows]),
-        Column(
-            "at once",
-            ["" if p is None or p.requests_at_once is None else grouped(p.requests_at_once) for p in pools],
-            True,
-            1,
-        ),
+        Column("at once", [_at_once(row) for row in rows], True, 1),
         Column(
             "longest alone",
             [
@@ -67,19 +72,60 @@ def side_by_side_text(compared: Compared, width: int = 80) -> Text:
                 for p in pools
             ],
             True,
-            2,
+            3,
         ),
     ]
-    if not any(row.bytes_per_token for row in rows):
-        del columns[1]
-    good = [row.value for row in rows if row.result.verdict is Verdict.FITS]
-    first = rows[0].result
-    if first.pool is None:
-        verdict = "no pool is given to compare with (--gpu, --pool-blocks, --pool-gib)"
-    else:
-        verdict = (
-            f"fits with {compared.flag} {', '.join(good)}"
-            if good
-            else f"fits with no {compared.flag} of these"
+    absent = {"needs", "there"} if not known else set()
+    absent |= set() if any(row.bytes_per_token for row in rows) else {"a token"}
+    absent |= {"there", "at once", "longest alone"} if not any(pools) else set()
+    shown = [column for column in columns if column.header not in absent]
+    lines = table(shown, width)
+    if any(row.replicas > 1 for row in rows):
+        lines += folded(
+            "", "memory and blocks are those of one attention replica, requests all together's", width, 2
         )
-    return styled([*table(columns, width), "", *folded("RESULT", verdict, width)])
+    return styled([*lines, "", *folded("RESULT", _verdict(compared), width), *_tries(compared, width)])
+
+
+def _blocks(row: Row) -> str:
+    pool = row.result.pool
+    there = "" if pool is None else f" of {grouped(pool.usable_blocks)}"
+    return grouped(row.result.needed_blocks) + there
+
+
+def _at_once(row: Row) -> str:
+    pool = row.result.pool
+    return (
+        "" if pool is None or pool.requests_at_once is None else grouped(pool.requests_at_once * row.replicas)
+    )
+
+
+def _verdict(compared: Compared) -> str:
+    rows = compared.rows
+    if all(row.result.pool is None for row in rows):
+        return "no pool is given to compare with (--gpu, --pool-blocks, --pool-gib)"
+    good = [row for row in rows if row.result.verdict is Verdict.FITS]
+    names = compared.flags[0]
+    if not good:
+        return f"fits with no {names} of these" if len(compared.flags) == 1 else "fits with none of these"
+    if len(compared.flags) == 1:
+        return f"fits with {names} {', '.join(row.values[names] for row in good)}"
+    shown = "; ".join(pasted(row.values).replace(" ", "\u00a0") for row in good[:MOST_NAMED])
+    more = f"; and {len(good) - MOST_NAMED} more" if len(good) > MOST_NAMED else ""
+    return f"fits with {shown}{more}"
+
+
+def _tries(compared: Compared, width: int) -> list[str]:
+    """What fits besides, where none of the values does: from the row that is nearest to it."""
+    if any(row.result.verdict is Verdict.FITS or row.result.pool is None for row in compared.rows):
+        return []
+    nearest = min(compared.rows, key=lambda row: row.result.pool.used_share if row.result.pool else 0.0)
+    return [line for one in nearest.result.alternatives[:2] for line in _try(nearest, one, width)]
+
+
+def _try(row: Row, one: Alternative, width: int) -> list[str]:
+    # A pasted flag must not be there twice, and some flags have several names.
+    kept = {name: value for name, value in row.values.items() if name not in one.flags}
+    flags = pasted({**kept, **one.flags}).replace(" ", "\u00a0")
+    use = f"{grouped(one.needed_blocks)} of {counted(one.usable_blocks, 'LCM block')}"
+    return folded("try", f"{flags}\u00a0\u00a0 fits: {use}", width)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import msgspec
 from rich.text import Text
 
 from kvplan.reports.columns import Column, folded, table
 from kvplan.reports.replay_units import counted, digits, grouped, percent
-from kvplan.reports.sizing_units import blocks, numbers_grouped, share, size, tried
-from kvplan.sizing import Alternative, GroupSize, PoolFit, PoolSize, Verdict
+from kvplan.reports.sizing_units import blocks, numbers_grouped, pasted, share, size, tried
+from kvplan.sizing import Alternative, Caution, GroupSize, PoolFit, PoolSize, Verdict
 
-STYLES = {"RESULT": "bold", "try": "cyan"}
+STYLES = {"RESULT": "bold", "try": "cyan", "warning": "yellow"}
 
 
 def json_report(result: object) -> str:
@@ -26,27 +28,35 @@ def styled(lines: list[str]) -> Text:
     return report
 
 
-def size_pool_text(result: PoolSize, width: int = 80) -> Text:
-    """Return the report at ``width`` columns."""
+def size_pool_text(
+    result: PoolSize, width: int = 80, layers: Mapping[str, int] | None = None, layout: Sequence[str] = ()
+) -> Text:
+    """Return the report at ``width`` columns.
+
+    Of a model, ``layers`` are the layers of each group, and ``layout`` are lines on what fills an LCM block.
+    """
     return styled(
         [
-            *_groups(result, width),
+            *_groups(result, width, layers),
+            *(["", *layout] if layout else _block(result)),
             "",
             *_wanted(result, width),
             *_pool(result, width),
             "",
             *_result(result, width),
+            *(line for one in result.cautions for line in _caution(result, one, width)),
             *(line for one in result.alternatives for line in _try(result, one, width)),
         ]
     )
 
 
-def _groups(result: PoolSize, width: int) -> list[str]:
+def _groups(result: PoolSize, width: int, layers: Mapping[str, int] | None) -> list[str]:
     groups = result.groups
     known = any(group.bytes_per_page is not None for group in groups)
     columns = [
         Column("Cache groups", [group.group_id for group in groups]),
         Column("kind", [group.kind for group in groups]),
+        Column("layers", [grouped((layers or {}).get(group.group_id, 0)) for group in groups], right=True),
         Column("page", [f"{group.block_granularity:,} t" for group in groups], right=True, drop=1),
         Column("bytes/page", [size(group.bytes_per_page) for group in groups], right=True, drop=3),
         Column(
@@ -54,12 +64,16 @@ def _groups(result: PoolSize, width: int) -> list[str]:
         ),
         Column("a request costs", [_cost(group) for group in groups]),
     ]
-    lines = table([c for c in columns if known or c.header != "bytes/page"], width)
-    if result.bytes_per_block is not None:
-        padding = max(group.padding_bytes_per_block or 0 for group in groups)
-        padded = f"up to {percent(padding / result.bytes_per_block)}" if padding else "no"
-        lines.append(f"one LCM block: {size(result.bytes_per_block)}, {padded} padding (from bytes_per_page)")
-    return lines
+    unknown = {header for header, there in (("bytes/page", known), ("layers", layers)) if not there}
+    return table([column for column in columns if column.header not in unknown], width)
+
+
+def _block(result: PoolSize) -> list[str]:
+    if result.bytes_per_block is None:
+        return []
+    padding = max(group.padding_bytes_per_block or 0 for group in result.groups)
+    padded = f"up to {percent(padding / result.bytes_per_block)}" if padding else "no"
+    return [f"one LCM block: {size(result.bytes_per_block)}, {padded} padding (from bytes_per_page)"]
 
 
 def _cost(group: GroupSize) -> str:
@@ -68,7 +82,7 @@ def _cost(group: GroupSize) -> str:
     if cost.fixed_pages_per_request or not cost.pages_per_token:
         parts.append(counted(cost.fixed_pages_per_request, "page"))
     if cost.pages_per_token:
-        parts.append(f"{digits(1000 * cost.pages_per_token)} pages per 1k tokens")
+        parts.append(f"{digits(1000 * cost.pages_per_token)} per 1k tokens")
     once = f"; {grouped(cost.once_pages)} once for all" if cost.once_pages else ""
     return " + ".join(parts) + once
 
@@ -135,6 +149,7 @@ def _fits(result: PoolSize, pool: PoolFit) -> list[str]:
             f"fits: one request alone takes {use} at its worst moment (a batch of 1 is sized with "
             f"{grouped(result.needed_blocks)}, slack counted in)",
             _bounds(result, pool),
+            *_promise(result, pool),
         ]
     batch = result.max_batch_size
     at_once = "any number of" if pool.requests_at_once is None else f"up to {grouped(pool.requests_at_once)}"
@@ -145,6 +160,7 @@ def _fits(result: PoolSize, pool: PoolFit) -> list[str]:
         f"fits: {share(result.needed_blocks, pool.usable_blocks)}; {at_once} such requests at once; "
         f"{first} {_binding(pool)}",
         _bounds(result, pool),
+        *_promise(result, pool),
     ]
 
 
@@ -155,7 +171,11 @@ def _not_at_once(result: PoolSize, pool: PoolFit) -> list[str]:
         return [f"{there}; the requests fit, max_total_tokens is more than they hold", _bounds(result, pool)]
     batch = grouped(result.max_batch_size)
     waiting = f"{grouped(at_once)} of {batch} requests fit, the others wait (not now)"
-    return [f"{there}; {waiting}; bound by {_binding(pool)}", _bounds(result, pool)]
+    return [
+        f"{there}; {waiting}; bound by {_binding(pool)}",
+        _bounds(result, pool),
+        *_promise(result, pool),
+    ]
 
 
 def _never_fits(result: PoolSize, pool: PoolFit) -> list[str]:
@@ -191,6 +211,41 @@ def _bounds(result: PoolSize, pool: PoolFit) -> str:
     if pool.mean_requests is not None:
         parts.append(f"counting each at its worst moment, {pool.mean_requests:,.2f} such requests")
     return "; ".join(parts)
+
+
+def _promise(result: PoolSize, pool: PoolFit) -> list[str]:
+    """What is sure of the requests that fit, and on which condition."""
+    count, sure = pool.requests_at_once, pool.requests_without_wait
+    if count is None or sure is None or pool.blocks_without_wait is None:
+        return []
+    fit = min(count, result.max_batch_size)
+    if not fit:
+        return []
+    if sure >= fit:
+        which = f"of {grouped(fit)} submitted together none" if fit > 1 else "it never"
+        return [f"{which} waits for a page, declared budgets (max_new_tokens) or not"]
+    never = f"from {blocks(pool.blocks_without_wait)} on"
+    if fit == 1:
+        return [f"it is admitted; that it never lacks a page of its own, and so finishes, is sure {never}"]
+    some = f"of {grouped(sure)} none waits for a page, declared or not"
+    if fit == result.max_batch_size:
+        some += f" ({grouped(fit)}: {never})"
+    return [
+        f"{grouped(fit)} submitted together all finish and none is retracted, if each declares its "
+        f"max_new_tokens; {some}"
+    ]
+
+
+def _caution(result: PoolSize, one: Caution, width: int) -> list[str]:
+    text = (
+        f"no request generates while a prefill waits: of max_scheduled_tokens {grouped(one.max_scheduled_tokens)} "
+        f"a mixed round keeps {grouped(one.prefill_tokens)} for the prefill, and a decode step takes "
+        f"{grouped(one.decode_input_tokens)}; if the prefill waits for their pages, they wait for ever"
+    )
+    flags = pasted(one.flags).replace(" ", "\u00a0")
+    batch = counted(result.max_batch_size, "request")
+    why = f"a decode step of {batch} fits beside the prefill"
+    return [*folded("warning", text, width), *folded("try", f"{flags}\u00a0\u00a0 {why}", width)]
 
 
 def _try(result: PoolSize, one: Alternative, width: int) -> list[str]:

@@ -36,7 +36,7 @@ def share(part: int, whole: int) -> str:
     return f"{grouped(part)} of {blocks(whole)} ({100 * part / whole:.0f} %)"
 
 
-def pasted(flags: Mapping[str, int | float]) -> str:
+def pasted(flags: Mapping[str, object]) -> str:
     """Return flags and values as a shell takes them."""
     return " ".join(f"{name} {value}" for name, value in flags.items())
 

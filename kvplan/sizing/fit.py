@@ -8,6 +8,7 @@ from kvplan.scheduler import CapacityModel, SchedulerConfig
 from kvplan.scheduler.capacity import MAX_TOKENS
 from kvplan.sizing.need import batch_need, single_need
 from kvplan.sizing.search import largest
+from kvplan.sizing.sure import sure_blocks
 from kvplan.sizing.wish import Wish
 
 
@@ -19,17 +20,20 @@ class Pool:
     usable_blocks: int
 
     def least_blocks(self, wish: Wish) -> int:
-        """The smallest pool, in usable LCM blocks, that surely holds the requests of ``wish`` at once.
+        """The smallest pool, in usable LCM blocks, that holds the requests of ``wish`` at once.
 
         That is the engine's demand for a batch, which leaves each request an open page of slack; one request
-        by itself is admitted, and finishes, with what it needs at its worst moment (engine.md §2, §3).
+        by itself is admitted with what it needs at its worst moment (engine.md §2, §3). In a pool of the
+        demand of a batch all its requests finish and none is retracted, if each declares its
+        ``max_new_tokens``; some may wait some rounds for a page of a window. See ``sure_blocks`` for the pool
+        in which none does.
         """
         if wish.is_one_request:
             return single_need(self.config, wish.max_context_len).total_blocks
         return batch_need(self.config, wish).total_blocks
 
     def holds(self, wish: Wish) -> bool:
-        """Whether the requests of ``wish`` surely fit at once."""
+        """Whether the requests of ``wish`` fit at once."""
         return self.least_blocks(wish) <= self.usable_blocks
 
     def longest_alone(self) -> int:
@@ -37,8 +41,13 @@ class Pool:
         return CapacityModel(self.config).max_single_request_tokens(self.usable_blocks)
 
     def largest_batch(self, wish: Wish) -> int:
-        """The most requests as those of ``wish`` that surely fit at once; 0 if none does."""
+        """The most requests as those of ``wish`` that fit at once; 0 if none does."""
         return largest(lambda n: self.holds(wish.with_batch(n)), 1, MAX_TOKENS) or 0
+
+    def largest_batch_without_wait(self, wish: Wish) -> int:
+        """The most requests as those of ``wish`` of which none ever waits for a page; 0 if even one may."""
+        config, usable = self.config, self.usable_blocks
+        return largest(lambda n: sure_blocks(config, wish.with_batch(n)) <= usable, 1, MAX_TOKENS) or 0
 
     def longest_context(self, wish: Wish) -> int:
         """The longest context with which as many requests as ``wish`` has fit at once; 0 if none does."""

@@ -6,13 +6,15 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from kvplan.deployment import Deployment
-from kvplan.scheduler import CacheGroupConfig
+from kvplan.scheduler import CacheGroupConfig, SchedulerConfig
 from kvplan.scheduler.capacity import MAX_TOKENS
 from kvplan.scheduler.config import GroupKind
 from kvplan.sizing.alternatives import Alternative, larger_pool, wish_alternatives
+from kvplan.sizing.cautions import Caution, cautions
 from kvplan.sizing.cost import GroupCost, group_costs
 from kvplan.sizing.fit import Pool
 from kvplan.sizing.need import Need, batch_need, single_need
+from kvplan.sizing.sure import sure_blocks
 from kvplan.sizing.wish import Wish
 
 
@@ -69,9 +71,14 @@ class Binding:
 class PoolFit:
     """What a pool of ``usable_blocks`` LCM blocks does with the wanted requests.
 
-    ``requests_at_once`` surely fit at once (None: any number). ``mean_requests`` is the pool over what one
-    request takes by itself at its worst moment: pages alone, no slack. ``longest_context`` is for the wanted
-    number of requests, ``longest_request`` for one alone (tokens; None: as long as the engine can count).
+    ``requests_at_once`` fit at once (None: any number): submitted together they all finish and none is
+    retracted, if each declares its ``max_new_tokens``, though one may wait some rounds for a page of a window.
+    Of ``requests_without_wait`` none ever waits for a page, whether they declare or not, and
+    ``blocks_without_wait`` are the usable LCM blocks in which that holds of all that are wanted: of requests
+    submitted together to an empty pool (None: any number, or not known: with a host pool, whose transfers
+    hold pages, and on roles P and D). ``mean_requests`` is the pool over what one request takes by itself at
+    its worst moment: pages alone, no slack. ``longest_context`` is for the wanted number of requests,
+    ``longest_request`` for one alone (tokens; None: as long as the engine can count).
     """
 
     usable_blocks: int
@@ -79,6 +86,8 @@ class PoolFit:
     memory_bytes: int | None
     used_share: float
     requests_at_once: int | None
+    requests_without_wait: int | None
+    blocks_without_wait: int | None
     mean_requests: float | None
     longest_context: int | None
     longest_request: int | None
@@ -107,6 +116,7 @@ class PoolSize:
     single_request_blocks: int
     pool: PoolFit | None
     alternatives: tuple[Alternative, ...]
+    cautions: tuple[Caution, ...]
 
 
 def size_pool(deployment: Deployment, max_context_len: int, max_total_tokens: int | None = None) -> PoolSize:
@@ -139,6 +149,7 @@ def size_pool(deployment: Deployment, max_context_len: int, max_total_tokens: in
         single_request_blocks=single.total_blocks,
         pool=_pool_fit(deployment, pool, wish, need, single) if pool else None,
         alternatives=_alternatives(deployment, pool, wish) if pool and short else (),
+        cautions=cautions(deployment),
     )
 
 
@@ -187,6 +198,11 @@ def _basis(group: CacheGroupConfig, cost: GroupCost, wish: Wish) -> str:
 
 def _pool_fit(deployment: Deployment, pool: Pool, wish: Wish, need: Need, single: Need) -> PoolFit:
     requests = pool.largest_batch(wish)
+    told = (
+        deployment.config.role == SchedulerConfig.Role.Fused
+        and not deployment.host_blocks
+        and requests < MAX_TOKENS
+    )
     context, alone = pool.longest_context(wish), pool.longest_alone()
     return PoolFit(
         usable_blocks=pool.usable_blocks,
@@ -194,6 +210,8 @@ def _pool_fit(deployment: Deployment, pool: Pool, wish: Wish, need: Need, single
         memory_bytes=deployment.memory_bytes,
         used_share=need.total_blocks / pool.usable_blocks,
         requests_at_once=None if requests == MAX_TOKENS else requests,
+        requests_without_wait=pool.largest_batch_without_wait(wish) if told else None,
+        blocks_without_wait=sure_blocks(deployment.config, wish) if told else None,
         mean_requests=_mean_requests(pool, single),
         longest_context=None if context == MAX_TOKENS else context,
         longest_request=None if alone == MAX_TOKENS else alone,

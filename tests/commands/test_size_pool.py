@@ -60,7 +60,7 @@ def tried(text: str) -> list[str]:
 def test_s1_in_text(s1: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert size_pool("-d", s1, "--max-context-len", "4096") == 0
     out = capsys.readouterr().out
-    assert "2 pages + 15.6 pages per 1k tokens" in out
+    assert "2 pages + 15.6 per 1k tokens" in out
     assert "Wanted: 16 requests of up to 4,096 tokens, 65,536 in all (batch × context)" in out
     for figures in (
         "full     1,056 pages    88 blocks   792.00 MiB   65,536 / 64 + 16 × 2 open",
@@ -164,7 +164,7 @@ def test_a_narrow_terminal_loses_detail_and_not_sense(
     out = capsys.readouterr().out
     if width != "40":
         assert max(len(line) for line in out.splitlines()) <= int(width)
-    assert "pages per 1k tokens" in out
+    assert "per 1k tokens" in out
     assert "5 of 16 requests fit" in result_lines(out)
     assert ("bytes/page" in out) == (width == "100")
 

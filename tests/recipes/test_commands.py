@@ -91,9 +91,13 @@ def test_an_emitted_deployment_gives_the_same_answer(
     file = tmp_path / "deployment.toml"
     model = Ran(capsys, "size-pool", *QWEN, *WISH, "--format", "json", "--emit", str(file))
     again = Ran(capsys, "size-pool", "-d", str(file), "--max-context-len", "131072", "--format", "json")
+    of_model, of_file = model.json(), again.json()
+    layers = [group.pop("layers") for group in of_model["groups"]]
+    assert [len(one) for one in layers] == [12, 12, 12, 12]
+    assert sorted(number for one in layers for number in one) == list(range(48))
     for name in ("needed_blocks", "bytes_per_block", "verdict", "groups"):
-        assert again.json()[name] == model.json()[name]
-    assert again.json()["pool"]["usable_blocks"] == 4_153
+        assert of_file[name] == of_model[name]
+    assert of_file["pool"]["usable_blocks"] == 4_153
     assert load_deployment(file).config.max_batch_size == 64
 
 
@@ -111,10 +115,73 @@ def test_flags_are_compared_side_by_side(capsys: pytest.CaptureFixture[str]) -> 
     assert "RESULT  fits with --max-num-seqs 16, 29\n" in ran.out
     ran = Ran(capsys, "size-pool", *QWEN, *WISH, "--compare", "--kv-dtype=bf16,fp8", "--format", "json")
     assert ran.status == 1
-    assert [(row["value"], row["bytes_per_token"]) for row in ran.json()["rows"]] == [
-        ("bf16", 12_288),
-        ("fp8", 6_144),
+    assert [(row["values"], row["bytes_per_token"]) for row in ran.json()["rows"]] == [
+        ({"--kv-dtype": "bf16"}, 12_288),
+        ({"--kv-dtype": "fp8"}, 6_144),
     ]
+
+
+def test_two_flags_are_compared_in_every_combination(capsys: pytest.CaptureFixture[str]) -> None:
+    both = ["--compare", "kv-dtype=bf16,fp8", "--compare", "max-num-seqs=16,32,64"]
+    ran = Ran(capsys, "size-pool", *QWEN, *WISH, *both, "--format", "json")
+    rows = ran.json()["rows"]
+    assert [tuple(row["values"].values()) for row in rows] == [
+        (dtype, count) for dtype in ("bf16", "fp8") for count in ("16", "32", "64")
+    ]
+    # 29 of bf16 and 54 of fp8 fit, whatever is asked for.
+    assert [row["result"]["verdict"] for row in rows] == [
+        "fits",
+        *["not_at_once"] * 2,
+        *["fits"] * 2,
+        "not_at_once",
+    ]
+    for row in rows:
+        dtype, count = row["values"].values()
+        alone = Ran(
+            capsys,
+            "size-pool",
+            *QWEN,
+            *WISH[2:],
+            "--kv-dtype",
+            dtype,
+            "--max-num-seqs",
+            count,
+            "--format",
+            "json",
+        )
+        assert alone.json()["needed_bytes"] == row["result"]["needed_bytes"]
+
+
+def test_where_no_value_fits_what_would_is_said_and_does(capsys: pytest.CaptureFixture[str]) -> None:
+    ran = Ran(capsys, "size-pool", *QWEN, *WISH, "--compare", "kv-dtype=bf16,fp8")
+    assert "RESULT  fits with no --kv-dtype of these\n" in ran.out
+    lines = [line.removeprefix("try").strip() for line in ran.out.splitlines() if line.startswith("try")]
+    tries = [line.split("   ")[0].split() for line in lines]
+    assert [flags[::2] for flags in tries] == [
+        ["--kv-dtype", "--max-num-seqs"],
+        ["--kv-dtype", "--max-context-len"],
+    ]
+    for flags in tries:
+        assert Ran(capsys, "size-pool", *QWEN, *WISH, *flags).status == 0
+
+
+def test_memory_needed_and_there_are_compared_in_gib(capsys: pytest.CaptureFixture[str]) -> None:
+    out = Ran(capsys, "size-pool", *QWEN, *WISH, "--compare", "kv-dtype=bf16,fp8").out
+    header, first = out.splitlines()[:2]
+    assert header.split()[:5] == ["--kv-dtype", "a", "token", "needs", "there"]
+    # 8,964 blocks of 12 planes of 1 MiB (16 pages of 64 tokens of 1 KiB); 4,153 are there.
+    assert first.split()[:7] == ["bf16", "12,288", "B", "107.51", "GiB", "49.81", "GiB"]
+
+
+def test_the_group_table_has_layers_and_costs_in_one(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    out = Ran(capsys, "size-pool", "--model", "gpt-oss-120b", "--gpu", "h200", *WISH).out
+    rows = [" ".join(line.split()) for line in out.splitlines()]
+    assert "Cache groups kind layers page bytes/page pages/block a request costs" in rows
+    assert "full_attention full 18 64 t 2.25 MiB 1 1 page + 15.6 per 1k tokens" in rows
+    assert "sliding_128 sliding 18 64 t 2.25 MiB 1 3 pages; 130 once for all" in rows
 
 
 @pytest.mark.parametrize("width", ["80", "100"])
@@ -143,6 +210,18 @@ def test_no_line_is_wider_than_the_terminal(
         (["--model", "llama-3.1-8b", "--compare", "colour=red"], "--colour, which is no flag"),
         (["--model", "llama-3.1-8b", "--compare", "tp=1,x"], "--tp x: a number is needed"),
         (["--model", "llama-3.1-8b", "--compare", "kv-dtype=fp3"], "--kv-dtype fp3: kv_dtype is 'fp3'"),
+        (
+            ["--model", "llama-3.1-8b", "--compare", "max-num-seqs=1", "--compare", "max_running_requests=2"],
+            "--compare is about --max-running-requests twice",
+        ),
+        (
+            [
+                "--model",
+                "llama-3.1-8b",
+                *(f"--compare={n}={','.join('123456789')}" for n in ("tp", "pp", "dp")),
+            ],
+            "729 combinations; at most 100",
+        ),
     ],
 )
 def test_wrong_input_is_one_sentence_and_exit_2(
