@@ -21,6 +21,7 @@ from kvplan.replay.run import RunSummary
 from kvplan.replay.session import Session
 from kvplan.replay.store import SUMMARY, RunError, read_summary, read_table
 from kvplan.scheduler import SchedulerConfig
+from kvplan.scheduler.reading import StateError
 from kvplan.traces import Trace
 
 
@@ -79,7 +80,18 @@ class Record:
         except OSError as error:
             raise RunError(f"{path} cannot be read: {error.strerror}") from None
         start = self.start
-        return states.load(data, self.trace, self.config, start.deployment, start.assumptions)
+        try:
+            return states.load(data, self.trace, self.config, start.deployment, start.assumptions)
+        except StateError as error:
+            raise RunError(f"{path}: {error}; replay the trace again with --output") from None
+
+    def _add(self, path: Path, session: Session, observer: Observer) -> None:
+        try:
+            states.add_part(path.read_bytes(), session, observer)
+        except OSError as error:
+            raise RunError(f"{path} cannot be read: {error.strerror}") from None
+        except StateError as error:
+            raise RunError(f"{path}: {error}; replay the trace again with --output") from None
 
     def _recover(self) -> Recovered:
         """What an unfinished run had come to at its last state."""
@@ -88,7 +100,7 @@ class Record:
             names = session.engine.workload.request_ids
             observer = Observer(session.engine, {name: row for row, name in enumerate(names)})
             for round_index in self.states[1:]:
-                states.add_part(part_path(self.directory, round_index).read_bytes(), session, observer)
+                self._add(part_path(self.directory, round_index), session, observer)
             run = session.run(Ending.INTERRUPTED)
             tables = {
                 "requests": run.requests,

@@ -1,7 +1,7 @@
 """The state of a session as bytes: the scheduler, the engine around it, and the requests still to come.
 
 Prompts, outputs and the logs of what was played are left out: the trace has the former, the run's tables the
-latter. A state is a pickle, and only names of this package and of a few plain types are taken from it.
+latter. A state is a pickle, of which ``scheduler.reading`` takes nothing but what states are made of.
 """
 
 from __future__ import annotations
@@ -20,23 +20,12 @@ from kvplan.replay.rounds import EventLog, RoundLog
 from kvplan.replay.run import Assumptions
 from kvplan.replay.session import Session, workload_again
 from kvplan.scheduler import SchedulerConfig
+from kvplan.scheduler.reading import Reader, StateError
 from kvplan.scheduler.snapshot import load as load_scheduler
 from kvplan.scheduler.snapshot import save as save_scheduler
 from kvplan.traces import Trace
 
 LEVEL = 3
-_PLAIN = {
-    ("builtins", "set"),
-    ("collections", "Counter"),
-    ("collections", "deque"),
-    ("random", "Random"),
-    ("array", "_array_reconstructor"),
-    ("array", "array"),
-}
-
-
-class StateError(ValueError):
-    """A state that cannot be read; one sentence."""
 
 
 class _Writer(pickle.Pickler):
@@ -56,19 +45,14 @@ class _Writer(pickle.Pickler):
         return self._names.get(id(obj))
 
 
-class _Reader(pickle.Unpickler):
-    def __init__(self, file: io.BytesIO, named: dict[str, Any]) -> None:
-        super().__init__(file)
+class _Reader(Reader):
+    def __init__(self, data: bytes, named: dict[str, Any]) -> None:
+        super().__init__(data)
         self._named = named
 
     def persistent_load(self, pid: tuple[str, int]) -> Any:
         name, row = pid
         return self._named["workload"].output(row) if name == "output" else self._named[name]
-
-    def find_class(self, module: str, name: str) -> Any:
-        if module.split(".")[0] == "kvplan" or (module, name) in _PLAIN:
-            return super().find_class(module, name)
-        raise StateError(f"a state names {module}.{name}, which no state of this program does")
 
 
 def save(session: Session) -> bytes:
@@ -87,9 +71,12 @@ def save(session: Session) -> bytes:
 def load(
     data: bytes, trace: Trace, config: SchedulerConfig, deployment: str, assumptions: Assumptions
 ) -> Session:
-    """The session that ``save`` kept; what it plays from then on is what that one would have played."""
+    """The session that ``save`` kept; what it plays from then on is what that one would have played.
+
+    Raises ``StateError`` if ``data`` is damaged or something else.
+    """
     workload = workload_again(trace, assumptions)
-    scheduler_state, engine_state = expanded(data)
+    scheduler_state, engine_state = _parts(expanded(data), 2)
     rows = {name: row for row, name in enumerate(workload.request_ids)}
 
     def prompt_of(request_id: str) -> NDArray[np.int32]:
@@ -100,7 +87,7 @@ def load(
         "workload": workload,
         "delays": workload.delays_ns,
     }
-    engine, arrivals = _Reader(io.BytesIO(engine_state), named).load()
+    engine, arrivals = _parts(_Reader(engine_state, named).read(), 2)
     engine.rounds, engine.events = RoundLog(), EventLog()
     return Session(trace, config, deployment, assumptions, engine, arrivals)
 
@@ -128,8 +115,8 @@ def save_part(
 def add_part(part: bytes, session: Session, observer: Observer) -> None:
     """Add what ``save_part`` kept to a session's logs and an observer's notes, which it follows."""
     engine = session.engine
-    reader = _Reader(io.BytesIO(expanded(part)), {"workload": engine.workload})
-    rounds, events, finished, refused, evictions, admissions, plans = reader.load()
+    kept = _Reader(expanded(part), {"workload": engine.workload}).read()
+    rounds, events, finished, refused, evictions, admissions, plans = _parts(kept, 7)
     for column, more in zip(engine.rounds.columns, rounds, strict=True):
         column.extend(more)
     for log, entries in zip(_columns(engine.events), events, strict=True):
@@ -146,6 +133,12 @@ def _columns(log: EventLog) -> list[list[Any]]:
     return [log.rounds, log.times_ns, log.kinds, log.request_ids, log.tokens, log.states, log.others]
 
 
+def _parts(value: Any, count: int) -> tuple[Any, ...]:
+    if not isinstance(value, tuple) or len(value) != count:
+        raise StateError(f"a state cannot be read: {count} parts are expected, this is something else")
+    return value
+
+
 def counts(session: Session) -> tuple[int, int, int, int]:
     """How much the session has logged."""
     engine = session.engine
@@ -154,13 +147,14 @@ def counts(session: Session) -> tuple[int, int, int, int]:
 
 def compressed(value: Any) -> bytes:
     """Plain bytes and tuples of bytes, packed."""
-    packer = zstandard.ZstdCompressor(level=LEVEL)
+    packer = zstandard.ZstdCompressor(level=LEVEL, write_checksum=True)
     return packer.compress(pickle.dumps(value, pickle.HIGHEST_PROTOCOL))
 
 
 def expanded(data: bytes) -> Any:
     """What was ``compressed``. Raises ``StateError`` if it is something else."""
     try:
-        return _Reader(io.BytesIO(zstandard.ZstdDecompressor().decompress(data)), {}).load()
-    except (zstandard.ZstdError, pickle.UnpicklingError, EOFError) as error:
+        plain = zstandard.ZstdDecompressor().decompress(data)
+    except zstandard.ZstdError as error:
         raise StateError(f"a state cannot be read: {error}") from None
+    return _Reader(plain, {}).read()

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvplan.scheduler.cache.coordinator import PageKeys
+from kvplan.scheduler.reading import Reader, StateError
 from kvplan.scheduler.rounds.backlog import Backlog, Floor
 from kvplan.scheduler.scheduler import Scheduler
 
@@ -35,9 +36,9 @@ class _Writer(pickle.Pickler):
         return (_ATTEMPT, "") if kind is Floor or kind is Backlog else None
 
 
-class _Reader(pickle.Unpickler):
-    def __init__(self, file: io.BytesIO, prompt_of: Callable[[str], NDArray[np.int32]]) -> None:
-        super().__init__(file)
+class _Reader(Reader):
+    def __init__(self, data: bytes, prompt_of: Callable[[str], NDArray[np.int32]]) -> None:
+        super().__init__(data)
         self._prompt_of = prompt_of
 
     def persistent_load(self, pid: tuple[str, str]) -> Any:
@@ -61,10 +62,12 @@ def save(scheduler: Scheduler) -> bytes:
 def load(data: bytes, prompt_of: Callable[[str], NDArray[np.int32]]) -> Scheduler:
     """The scheduler that ``save`` wrote; ``prompt_of`` gives a request's prompt tokens by its id.
 
-    Its plans go on exactly as the saved one's do. ``data`` must come from ``save``: it is a pickle.
+    Its plans go on exactly as the saved one's do. Raises ``StateError`` for anything else than what ``save``
+    writes.
     """
-    scheduler = _Reader(io.BytesIO(data), prompt_of).load()
-    assert isinstance(scheduler, Scheduler)
+    scheduler = _Reader(data, prompt_of).read()
+    if not isinstance(scheduler, Scheduler):
+        raise StateError(f"a saved scheduler is expected; this is a saved {type(scheduler).__name__}")
     scheduler.forget_attempts()
     return scheduler
 

@@ -8,8 +8,8 @@ import pytest
 
 from explain.runs import hosted, sessions
 from kvplan.explain import states
-from kvplan.explain.states import StateError
 from kvplan.replay.session import Session
+from kvplan.scheduler.reading import StateError
 
 
 def again(session: Session) -> Session:
@@ -58,3 +58,17 @@ def test_a_state_that_names_anything_foreign_is_refused() -> None:
 def test_what_is_no_state_is_refused() -> None:
     with pytest.raises(StateError, match="cannot be read"):
         states.expanded(b"nothing of ours")
+    session = hosted()
+    with pytest.raises(StateError, match="2 parts are expected"):
+        states.load(states.compressed(7), session.trace, session.config, "", session.assumptions)
+
+
+def test_a_state_with_one_byte_changed_is_refused() -> None:
+    session = hosted()
+    session.play(30)
+    data = states.save(session)
+    for at in range(20, len(data), len(data) // 40):
+        damaged = bytearray(data)
+        damaged[at] ^= 0x55
+        with pytest.raises(StateError, match="cannot be read"):
+            states.load(bytes(damaged), session.trace, session.config, "", session.assumptions)
