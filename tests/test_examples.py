@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from kvplan.deployment import load_deployment
+from kvplan.recipes import plan_memory
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 BF16, FP32 = 2, 4
@@ -50,6 +51,30 @@ def test_recipe_sizes_a_pool_and_checks_a_request() -> None:
         "In that pool one request alone may have 129,788 tokens.\n"
         "A prompt of 30,000 and 2,000 more tokens: 90 of 217 LCM blocks, fits.\n"
     )
+
+
+def test_model_to_pool_sizes_two_caches() -> None:
+    done = subprocess.run(
+        [sys.executable, EXAMPLES / "model_to_pool.py"], capture_output=True, text=True, check=True
+    )
+    bf16, _, fp8, needs, deployment = done.stdout.splitlines()
+    token = 2 * 48 * (4 // 2) * 128  # K and V of 48 layers, 2 of 4 KV heads on each GPU, 128 wide
+    assert bf16.startswith(f"bf16: {token * BF16:,} B a token on each GPU")
+    assert fp8.startswith(f"fp8: {token:,} B a token on each GPU")
+    pages = 64 * (32_768 // 64 + 1)  # each request has an open page of slack
+    there = int(needs.split(" needed, ")[1].split()[0].replace(",", ""))
+    assert needs == (
+        f"  {pages:,} LCM blocks needed, {there:,} there: {there // (32_768 // 64 + 1)} of 64 requests at "
+        "once, bound by full_attention"
+    )
+    assert deployment == f"deployment: {there:,} LCM blocks, 64 requests"
+
+
+def test_small_gemma_costs_what_its_shape_costs() -> None:
+    plan = plan_memory(EXAMPLES / "small_gemma", cache_gib=1, max_context_len=8192)
+    layer = 2 * 4 * 128 * BF16
+    assert plan.bytes_per_token == 4 * layer  # every sixth of 24 layers keeps the whole context
+    assert plan.row_bytes_per_token == 24 * layer
 
 
 def test_recipe_uses_the_public_api_alone() -> None:

@@ -47,6 +47,7 @@ def max_request(
 
     loaded, plan = model.load(deployment, overrides)
     result = sizing.max_request(loaded, tokens, max_new_tokens)
+    model.write(loaded)
     if format is OutputFormat.json:
         print_json(json_report(result) if plan is None else memory_json(plan, result))
     elif plan is not None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from kvplan.commands.emitted import check_new, write_whole
 from kvplan.commands.options import given_flags
 from kvplan.deployment.fields import FLAG_FIELDS, POOL, flag
 
@@ -48,10 +49,14 @@ FLAG_TYPES: dict[str, type] = {name: kind for name, kind, _, _ in _FLAGS}
 
 @dataclass(frozen=True)
 class ModelFlags:
-    """What was given of a model, under the names of ``plan_memory``, and where to write the deployment."""
+    """What was given of a model, under the names of ``plan_memory``.
+
+    ``emit`` is where to write the deployment, over what is there with ``force``.
+    """
 
     given: Mapping[str, Any] = field(default_factory=dict)
     emit: Path | None = None
+    force: bool = False
 
     @classmethod
     def taken_from(cls, options: dict[str, Any]) -> ModelFlags:
@@ -69,9 +74,13 @@ class ModelFlags:
     ) -> tuple[Deployment, MemoryPlan | None]:
         """Return the deployment, of a file or of a model, and the plan of the model.
 
-        ``batch_needed`` says that a batch size must be among the flags. Raises ``ValueError``.
+        ``batch_needed`` says that a batch size must be among the flags. Raises ``ValueError``, also if
+        ``write`` could not write.
         """
         from kvplan.deployment import load_deployment
+
+        if self.emit is not None:
+            check_new(self.emit, "--emit", self.force)
 
         if "model" not in self.given:
             if self.given:
@@ -82,11 +91,12 @@ class ModelFlags:
             raise ValueError(f"--model {self.given['model']} and --deployment {deployment}; give one of them")
         else:
             loaded, plan = self._planned(overrides, max_context_len, batch_needed)
-        if self.emit is not None:
-            if self.emit.exists():
-                raise ValueError(f"--emit {self.emit} is there already; a new file is expected")
-            self.emit.write_text(loaded.to_toml(), encoding="utf-8")
         return loaded, plan
+
+    def write(self, deployment: Deployment) -> None:
+        """Write the deployment where it was asked for; to be called once nothing can be wrong any more."""
+        if self.emit is not None:
+            write_whole(self.emit, deployment.to_toml(), "--emit", self.force)
 
     def _planned(
         self, overrides: dict[str, object], max_context_len: int | None, batch_needed: bool
@@ -134,7 +144,8 @@ def batch_flag(overrides: Mapping[str, object]) -> str:
 def model_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Give ``command`` the options of a model, which it takes as ``model: ModelFlags``.
 
-    Goes below ``deployment_options``, whose two parameters stay the command's last ones.
+    Goes below ``deployment_options``, whose two parameters stay the command's last ones. A ``force`` of the
+    command's own is about the deployment's file too.
     """
     signature = inspect.signature(command, eval_str=True)
     own = [p for name, p in signature.parameters.items() if name not in ("model", "deployment", "overrides")]
@@ -154,14 +165,26 @@ def model_options(command: Callable[..., Any]) -> Callable[..., Any]:
             ),
         ],
     )
+    force = inspect.Parameter(
+        "force",
+        inspect.Parameter.KEYWORD_ONLY,
+        default=False,
+        annotation=Annotated[
+            bool, typer.Option("--force", help="Replace the file that --emit names.", rich_help_panel=PANEL)
+        ],
+    )
+    written = [emit] if "force" in signature.parameters else [emit, force]
 
     @wraps(command)
     def with_model(**given: Any) -> Any:
         flagged = given_flags({p.name: given.pop(p.name) for p in flags})
-        written = given.pop("emit")
-        return command(**given, model=ModelFlags(flagged, written))
+        path = given.pop("emit")
+        replacing = given["force"] if len(written) == 1 else given.pop("force")
+        if replacing and path is None and len(written) > 1:
+            raise ValueError("--force is given without --emit, which names the file to replace")
+        return command(**given, model=ModelFlags(flagged, path, replacing))
 
-    keyword = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in (*own, *flags, emit, *last)]
+    keyword = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in (*own, *flags, *written, *last)]
     with_model.__signature__ = signature.replace(parameters=keyword)  # type: ignore[attr-defined]
     with_model.__annotations__ = {p.name: p.annotation for p in keyword}
     return with_model

@@ -261,7 +261,7 @@ def replay_trace(
 
     if output is not None:
         check_record(output, force=force)
-    elif force:
+    elif force and model.emit is None:
         raise ValueError("--force is given without --output, which names the run to replace")
     times = {
         "--step-fixed": step_fixed,
@@ -359,6 +359,7 @@ def _deployment(deployment: Path | None, overrides: dict[str, object], model: Mo
             f"the pool has {loaded.usable_blocks} LCM blocks; a replay, which keeps account of each, takes at most "
             f"{MAX_BLOCKS}"
         )
+    model.write(loaded)
     return loaded
 
 

@@ -83,6 +83,7 @@ def size_pool(
     narrow = None
     if plan is not None and short and "kv_dtype" not in model.given:
         narrow = _with_narrow_cache(model, overrides, max_context_len, total, result)
+    model.write(loaded)
     if format is OutputFormat.json:
         print_json(json_report(result) if plan is None else memory_json(plan, result, narrow))
     elif plan is None:

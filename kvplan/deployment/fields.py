@@ -165,7 +165,7 @@ GROUP_FIELDS = (
     ),
     Field("shard_count", Kind.COUNT, "Buckets the pages of an LCM block are spread over.", least=1),
     Field("replayable", Kind.SWITCH, "Whether the group's pages may be computed again after a hit."),
-    Field("bytes_per_page", Kind.COUNT, "Bytes a page, all its layers.", least=1, most=MAX_BYTES),
+    Field("bytes_per_page", Kind.COUNT, "Bytes a page, all its layers on this GPU.", most=MAX_BYTES),
 )
 REQUIRED_IN_GROUP = ("group_id", "block_granularity")
 

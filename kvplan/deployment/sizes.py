@@ -11,9 +11,16 @@ from kvplan.deployment.given import Given
 
 
 def block_bytes(group_bytes: Mapping[str, int | None], packing: Mapping[str, int]) -> int | None:
-    """Return the bytes of an LCM block, the most that any group's pages take; None if one is unknown."""
+    """Return the bytes of an LCM block, the most that any group's pages take; None if one is unknown.
+
+    A group whose layers are all on other pipeline stages takes 0. Raises ``DeploymentError`` if all do.
+    """
     sizes = [None if size is None else size * packing[name] for name, size in group_bytes.items()]
     known = [size for size in sizes if size is not None]
+    if len(known) == len(sizes) and not any(known):
+        raise DeploymentError(
+            f"bytes_per_page is 0 for every cache group ({', '.join(group_bytes)}); at least one has layers here"
+        )
     return max(known) if len(known) == len(sizes) else None
 
 

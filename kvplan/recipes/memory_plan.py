@@ -254,8 +254,7 @@ def _table(one: GroupPlan) -> dict[str, object]:
         table |= {"retention": "SlidingWindow", "sliding_window_tokens": group.window}
     if one.pages_per_block > 1:
         table["cache_blocks_per_lcm_block"] = one.pages_per_block
-    if one.page_bytes:  # a stage may have no layer of a group, which then costs it nothing
-        table["bytes_per_page"] = one.page_bytes
+    table["bytes_per_page"] = one.page_bytes  # 0 where the stage has no layer of the group
     return table
 
 

@@ -138,9 +138,11 @@ def _stage_values(stage: StagePlan) -> dict[str, object]:
 
 
 def _costs(plan: MemoryPlan, width: int) -> list[str]:
+    windowed = plan.row_bytes_per_token - plan.bytes_per_token
     parts = [f"a token costs {grouped(plan.bytes_per_token)} B"]
-    if plan.row_bytes_per_token > plan.bytes_per_token:
-        windowed = plan.row_bytes_per_token - plan.bytes_per_token
+    if windowed and not plan.bytes_per_token:
+        parts = [f"a token costs {grouped(windowed)} B while it is in a window"]
+    elif windowed:
         parts.append(f"{grouped(windowed)} B more while it is in a window")
     if plan.state_bytes_per_snapshot:
         parts.append(f"a snapshot of the recurrent state {size(plan.state_bytes_per_snapshot)}")

@@ -10,6 +10,7 @@ from kvplan.cli import app
 from kvplan.commands import errors
 from kvplan.deployment import load_deployment
 from kvplan.recipes import plan_memory
+from tests.recipes.small import written
 
 QWEN = ["--model", "qwen3-next-80b", "--gpu", "h200", "--tp", "2"]
 WISH = ["--max-num-seqs", "64", "--max-context-len", "131072"]
@@ -250,3 +251,94 @@ def test_replay_trace_takes_a_model_and_a_gpu(capsys: pytest.CaptureFixture[str]
     assert Ran(capsys, *words, "-d", written).json()["figures"] == ran.json()["figures"]
     again = Ran(capsys, *words, *model)
     assert (again.status, "is there already" in again.err) == (2, True)
+
+
+def hybrid(folder: Path) -> str:
+    """8 layers, of which the first two keep everything and the others a window: 4 KV heads of 64, bf16."""
+    kinds = ["full_attention"] * 2 + ["sliding_attention"] * 6
+    values = {
+        "architectures": ["GptOssForCausalLM"],
+        "model_type": "gpt_oss",
+        "hidden_size": 512,
+        "intermediate_size": 512,
+        "num_hidden_layers": 8,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+        "head_dim": 64,
+        "sliding_window": 128,
+        "layer_types": kinds,
+        "num_local_experts": 4,
+        "num_experts_per_tok": 2,
+        "vocab_size": 1000,
+        "torch_dtype": "bfloat16",
+    }
+    return str(written(folder, values))
+
+
+def test_a_stage_without_layers_of_a_group_is_emitted_with_0_bytes(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    file = tmp_path / "d.toml"
+    line = ["--model", hybrid(tmp_path), "--cache-gib", "1,2", "--pp", "2", "--pp-layers", "2,6", *WISH]
+    model = Ran(capsys, "size-pool", *line, "--emit", str(file), "--format", "json").json()
+    assert model["memory"]["tightest_stage"] == 0
+    deployment = load_deployment(file)
+    page = 64 * 2 * 4 * 64 * 2  # tokens, K and V, heads, their width, bf16: of one layer
+    assert deployment.group_bytes == {"full_attention": 2 * page, "sliding_128": 0}
+    # The other stage's six layers fill the same block with one page; here it is three pages of two layers.
+    assert deployment.block_bytes == 6 * page == model["bytes_per_block"]
+    assert deployment.usable_blocks == 2**30 // (6 * page) - 1
+    again = Ran(capsys, "size-pool", "-d", str(file), *WISH[2:], "--format", "json").json()
+    for name in ("verdict", "needed_blocks", "needed_bytes", "bytes_per_block", "pool_bytes"):
+        assert again[name] == model[name]
+    trace = str(Path(__file__).parents[2] / "examples" / "traces" / "shared_prefixes.jsonl")
+    assert Ran(capsys, "replay-trace", trace, "--limit", "5", "-d", str(file), "--host-gib", "1").status == 0
+
+
+def test_a_deployment_of_no_layer_at_all_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "d.toml"
+    file.write_text(
+        "prefix_granularity = 64\nmax_scheduled_tokens = 64\nmax_batch_size = 1\n"
+        '[[cache_groups]]\ngroup_id = "kv"\nblock_granularity = 64\nbytes_per_page = 0\n'
+    )
+    with pytest.raises(ValueError, match=r"bytes_per_page is 0 for every cache group \(kv\)"):
+        load_deployment(file)
+
+
+def test_emit_replaces_a_file_only_when_forced(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    file = tmp_path / "d.toml"
+    file.write_text("mine")
+    line = ["size-pool", "--model", "llama-3.1-8b", "--cache-gib", "8", *WISH, "--emit", str(file)]
+    refused = Ran(capsys, *line)
+    assert (refused.status, refused.out, file.read_text()) == (2, "", "mine")
+    assert "--force to replace it" in refused.err
+    assert Ran(capsys, *line, "--force").status == 1
+    assert load_deployment(file).config.max_batch_size == 64
+    assert [path.name for path in tmp_path.iterdir()] == ["d.toml"]
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (["--max-total-tokens", "1"], "max_total_tokens is 1"),
+        (["--emit", "{}"], "is a directory"),
+        (["--emit", "{}/no/d.toml"], "cannot be written: No such file or directory"),
+    ],
+)
+def test_nothing_is_emitted_of_wrong_input(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, more: list[str], said: str
+) -> None:
+    emit = [] if "--emit" in more else ["--emit", str(tmp_path / "d.toml")]
+    given = [part.format(tmp_path) for part in more]
+    ran = Ran(capsys, "size-pool", "--model", "llama-3.1-8b", "--cache-gib", "8", *WISH, *emit, *given)
+    assert (ran.status, ran.out, list(tmp_path.iterdir())) == (2, "", [])
+    assert said in ran.err
+    assert ran.err.count("\n") == 1
+
+
+def test_force_needs_a_file(capsys: pytest.CaptureFixture[str]) -> None:
+    ran = Ran(capsys, "size-pool", "--model", "llama-3.1-8b", "--cache-gib", "8", *WISH, "--force")
+    assert (ran.status, ran.err) == (
+        2,
+        "kvplan: --force is given without --emit, which names the file to replace\n",
+    )
