@@ -11,6 +11,7 @@ from kvplan.scheduler import (
     Scheduler,
     SchedulerConfig,
 )
+from kvplan.scheduler.journal import Attempt, Journal
 
 MOST_ROUNDS = 5_000
 
@@ -20,7 +21,8 @@ class EngineLoop:
 
     A decode step accepts 1 to its width tokens, as ``rng`` has it. ``retracted`` are the requests that were ever
     seen retracted, ``stalled`` whether the scheduler stopped, or went on for
-    ``MOST_ROUNDS``, before all had finished.
+    ``MOST_ROUNDS``, before all had finished. With ``watched``, ``waited`` are those that an admission was
+    refused to for want of pages, however short the wait.
     """
 
     def __init__(
@@ -32,6 +34,7 @@ class EngineLoop:
         output: int,
         declared: bool,
         rng: random.Random,
+        watched: bool = False,
     ) -> None:
         self._scheduler = Scheduler(config, check=True)
         self._overlap, self._width = config.overlap_schedule_depth, config.decode_input_tokens
@@ -39,7 +42,10 @@ class EngineLoop:
         self._generated = {f"r{at}": 0 for at in range(requests)}
         self.finished: set[str] = set()
         self.retracted: set[str] = set()
+        self.waited: set[str] = set()
         self.stalled = False
+        self._journal = Journal() if watched else None
+        self._scheduler.journal = self._journal
         self._scheduler.submit_requests(
             [
                 RequestSpec(rid, [1_000 * at + token for token in range(prompt)], output if declared else 0)
@@ -57,6 +63,7 @@ class EngineLoop:
                 self.stalled = True
                 return
             plan = self._scheduler.next_execution_plan()
+            self._note_waits()
             live = self._generated.keys() - self.finished
             self.retracted |= {rid for rid in live if self._scheduler.request_state(rid) == "Retracted"}
             if not plan.forward and not in_flight:
@@ -65,6 +72,14 @@ class EngineLoop:
             in_flight.append(plan)
             if len(in_flight) > self._overlap or not plan.forward:
                 self._land(in_flight.popleft())
+
+    def _note_waits(self) -> None:
+        if self._journal is not None and self._journal.round is not None:
+            self.waited |= {
+                entry.request_id
+                for entry in self._journal.round.entries
+                if isinstance(entry, Attempt) and entry.outcome == "no_capacity"
+            }
 
     def _land(self, plan: ExecutionPlan) -> None:
         for batch in plan.forward:
