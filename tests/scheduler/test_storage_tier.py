@@ -200,3 +200,13 @@ def test_a_write_back_s_ack_makes_its_key_known_and_pushes_the_oldest_out() -> N
     assert host.known is not None
     digests = [bytes.fromhex(engine.scheduler.prefix_hashes_for_tokens(tokens(5, seed=s))[0]) for s in (2, 3)]
     assert list(host.known._keys) == [(0, digest) for digest in digests]
+
+
+def test_a_hit_shrinks_to_the_lowest_place_without_room_at_once() -> None:
+    """Four host blocks are free for two groups' three pages: the first takes three, the second one, so its next
+    place is where the hit ends: at one page, though two would have found room in both."""
+    engine = beside_a_store(full(group_id="a"), full(group_id="b"), host=8)
+    engine.submit("r", PROMPT)
+    plan = engine.step()
+    assert hits(plan) == {"r": 4}
+    assert sorted(len(row) for row in load_back(plan).dst_pages) == [2]
