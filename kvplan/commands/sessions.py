@@ -29,6 +29,8 @@ _LEFT_OUT = {
     "routing",
     "transfer_gbps",
     "transfer_latency",
+    "backend",
+    "device",
 }
 
 
@@ -88,6 +90,7 @@ def session_of(traces: list[str], replayed: dict[str, Any]) -> Session:
         options["load_back_gbps"],
         options["write_back_latency"],
         options["load_back_latency"],
+        options["device_costs"],
     )
     budget = parse_budget(options["max_new_tokens"])
     accept = parse_accept(options["accept_length"], loaded.config.decode_input_tokens, options["seed"])
