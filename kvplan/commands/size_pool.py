@@ -47,6 +47,18 @@ def size_pool(
             show_default=False,
         ),
     ] = None,
+    prove: Annotated[
+        bool,
+        typer.Option("--prove", help="Play these requests in the pool, or in the smallest that is enough."),
+    ] = False,
+    output_tokens: Annotated[
+        int | None,
+        typer.Option(
+            "--output-tokens",
+            help="Of the context what each generates, for --prove; else 256, or half of a shorter context.",
+            show_default=False,
+        ),
+    ] = None,
     format: Format = OutputFormat.text,
     *,
     model: ModelFlags,
@@ -58,8 +70,11 @@ def size_pool(
     Says what each cache group needs, and, where a pool is given (--pool-blocks, --pool-gib, --pool-tokens),
     whether that fits, how many such requests fit at once, what binds and what to try. With --model the groups
     and the pool are those of a model on its GPUs, and so is the account of their memory. Exit status 0: it fits,
-    or there is no pool to compare with; 1: it does not fit; 2: wrong input.
+    or there is no pool to compare with; 1: it does not fit, or --prove sees a request retracted or without an end;
+    2: wrong input.
     """
+    import msgspec
+
     from kvplan import sizing
     from kvplan.reports.memory import (
         layers_of,
@@ -71,6 +86,15 @@ def size_pool(
     )
     from kvplan.reports.sizing import json_report, size_pool_text
 
+    if output_tokens is not None and not prove:
+        raise ValueError(
+            "--output-tokens is given without --prove, which plays requests that generate as many"
+        )
+    for name, given in (("--compare", compare), ("--max-total-tokens", max_total_tokens)):
+        if prove and given:
+            raise ValueError(
+                f"--prove and {name} are given; it plays a batch of requests of --max-context-len"
+            )
     if compare:
         return _compare(compare, model, deployment, overrides, max_context_len, max_total_tokens, format)
     loaded, plan = model.load(deployment, overrides, max_context_len, batch_needed=True)
@@ -83,9 +107,16 @@ def size_pool(
     narrow = None
     if plan is not None and short and "kv_dtype" not in model.given:
         narrow = _with_narrow_cache(model, overrides, max_context_len, total, result)
+    played = None
+    if prove:
+        from kvplan.replay.proof import prove as proved
+
+        pooled = loaded if result.pool is not None else loaded.with_pool_blocks(result.needed_blocks)
+        played = proved(pooled.config, max_context_len, output_tokens)
     model.write(loaded)
+    more = {} if played is None else {"proof": msgspec.to_builtins(played)}
     if format is OutputFormat.json:
-        print_json(json_report(result) if plan is None else memory_json(plan, result, narrow))
+        print_json(json_report(result, **more) if plan is None else memory_json(plan, result, narrow, **more))
     elif plan is None:
         print_text(lambda width: size_pool_text(result, width))
     else:
@@ -96,7 +127,12 @@ def size_pool(
                 + narrow_try(narrow, width)
             )
         )
-    return 0 if result.verdict in (sizing.Verdict.FITS, sizing.Verdict.NO_POOL) else FINDING
+    if played is not None and format is OutputFormat.text:
+        from kvplan.reports.proof import proof_text
+
+        print_text(lambda width: proof_text(played, width))
+    fits = result.verdict in (sizing.Verdict.FITS, sizing.Verdict.NO_POOL)
+    return 0 if fits and (played is None or played.holds) else FINDING
 
 
 def _with_narrow_cache(

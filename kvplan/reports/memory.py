@@ -56,9 +56,9 @@ def narrow_try(narrow: NarrowCache | None, width: int = 80) -> Text:
     return styled(folded("try", f"{flags}\u00a0\u00a0 {count} such requests at once", width))
 
 
-def memory_json(plan: MemoryPlan, result: object, narrow: NarrowCache | None = None) -> str:
-    """Return ``result`` (that of a command) as JSON, with the plan under "memory"; bytes, tokens, pages."""
-    document = msgspec.to_builtins(result)
+def memory_json(plan: MemoryPlan, result: object, narrow: NarrowCache | None = None, **more: object) -> str:
+    """Return ``result`` (that of a command) as JSON, ``more`` and the plan, under "memory"; bytes, tokens, pages."""
+    document = {**msgspec.to_builtins(result), **more}
     held = {one.group.group_id: list(one.group.layers) for one in plan.stage.groups}
     if "groups" in document:
         document["groups"] = [{**group, "layers": held[group["group_id"]]} for group in document["groups"]]

@@ -12,12 +12,13 @@ from kvplan.reports.replay_units import counted, digits, grouped, percent
 from kvplan.reports.sizing_units import blocks, numbers_grouped, pasted, share, size, tried
 from kvplan.sizing import Alternative, Caution, GroupSize, PoolFit, PoolSize, Verdict
 
-STYLES = {"RESULT": "bold", "try": "cyan", "warning": "yellow"}
+STYLES = {"RESULT": "bold", "proof": "bold", "try": "cyan", "warning": "yellow"}
 
 
-def json_report(result: object) -> str:
-    """Return a result as JSON with a last newline; names and order are those of its dataclasses."""
-    return msgspec.json.format(msgspec.json.encode(result), indent=2).decode() + "\n"
+def json_report(result: object, **more: object) -> str:
+    """Return a result, and ``more`` behind it, as JSON with a last newline, named as in its dataclasses."""
+    document = {**msgspec.to_builtins(result), **more}
+    return msgspec.json.format(msgspec.json.encode(document), indent=2).decode() + "\n"
 
 
 def styled(lines: list[str]) -> Text:
@@ -152,12 +153,13 @@ def _fits(result: PoolSize, pool: PoolFit) -> list[str]:
             *_promise(result, pool),
         ]
     batch = result.max_batch_size
-    at_once = "any number of" if pool.requests_at_once is None else f"up to {grouped(pool.requests_at_once)}"
+    count = pool.requests_at_once
+    at_once = "any number of" if count is None else f"up to {grouped(count)}"
     first = "bound by"
     if pool.binds.limit == "max_batch_size":
         first = f"bound by max_batch_size ({grouped(batch)}), then by"
     return [
-        f"fits: {share(result.needed_blocks, pool.usable_blocks)}; {at_once} such requests at once; "
+        f"fits: {share(result.needed_blocks, pool.usable_blocks)}; {at_once} such request{'s' * (count != 1)} at once; "
         f"{first} {_binding(pool)}",
         _bounds(result, pool),
         *_promise(result, pool),
@@ -185,7 +187,11 @@ def _never_fits(result: PoolSize, pool: PoolFit) -> list[str]:
         f"never fits: one request of {counted(result.max_context_len, 'token')} alone needs "
         f"{blocks(result.single_request_blocks)}, {grouped(pool.usable_blocks)} there; {limit}; "
         f"bound by {_binding(pool)}",
-        f"all {grouped(result.max_batch_size)} at once need {_needed(result).removesuffix(' needed')}",
+        *(
+            [f"all {grouped(result.max_batch_size)} at once need {_needed(result).removesuffix(' needed')}"]
+            if result.max_batch_size > 1
+            else []
+        ),
     ]
 
 
@@ -222,14 +228,18 @@ def _promise(result: PoolSize, pool: PoolFit) -> list[str]:
     if not fit:
         return []
     if sure >= fit:
-        which = f"of {grouped(fit)} submitted together none" if fit > 1 else "it never"
-        return [f"{which} waits for a page, declared budgets (max_new_tokens) or not"]
-    never = f"from {blocks(pool.blocks_without_wait)} on"
+        which = f"{grouped(fit)} submitted together are surely" if fit > 1 else "it is surely"
+        return [f"{which} at once, without a wait for a page, with budgets declared (max_new_tokens) or not"]
+    sure_from = f"from {blocks(pool.blocks_without_wait)} on"
     if fit == 1:
-        return [f"it is admitted; that it never lacks a page of its own, and so finishes, is sure {never}"]
-    some = f"of {grouped(sure)} none waits for a page, declared or not"
+        return [f"it is admitted; that it finds every page of its own, and so finishes, is sure {sure_from}"]
+    some = f"{grouped(sure)} are surely at once, without a wait for a page, declared or not"
+    if sure < 2:
+        some = "1 is surely there without a wait for a page" if sure else "each may wait for a page"
     if fit == result.max_batch_size:
-        some += f" ({grouped(fit)}: {never})"
+        some += f" (all {grouped(fit)}: {sure_from})"
+    if result.cautions:
+        return [some]
     return [
         f"{grouped(fit)} submitted together all finish and none is retracted, if each declares its "
         f"max_new_tokens; {some}"

@@ -208,3 +208,84 @@ def test_the_installed_command_answers(s1: str) -> None:
     done = subprocess.run([*command, "--pool-blocks", "216"], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (1, "")
     assert "RESULT  does not fit at once: 217 LCM blocks" in done.stdout
+
+
+def test_what_is_sure_and_on_which_condition(s1: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert size_pool("-d", s1, "--max-context-len", "4096", "--pool-blocks", "217") == 0
+    out = result_lines(capsys.readouterr().out)
+    assert (
+        "16 submitted together all finish and none is retracted, if each declares its max_new_tokens" in out
+    )
+    assert "surely at once, without a wait for a page, declared or not (all 16: from " in out
+    blocks = out.split("(all 16: from ")[1].split()[0].replace(",", "")
+    assert size_pool("-d", s1, "--max-context-len", "4096", "--pool-blocks", blocks) == 0
+    out = result_lines(capsys.readouterr().out)
+    assert "16 submitted together are surely at once, without a wait for a page" in out
+    assert size_pool("-d", s1, "--max-context-len", "4096", "--pool-blocks", str(int(blocks) - 1)) == 0
+    assert "(all 16: from " in result_lines(capsys.readouterr().out)
+
+
+def test_mixed_rounds_without_budget_for_a_decode_step_are_warned_of(
+    s1: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = ("-d", s1, "--max-context-len", "4096", "--pool-blocks", "300", "--enable-mixed-prefill-decode")
+    assert size_pool(*given, "--max-scheduled-tokens", "67") == 0
+    out = capsys.readouterr().out
+    assert "warning no request generates while a prefill waits" in out
+    assert tried(out) == ["--max-scheduled-tokens 128"]  # a snapshot span of 64 and 16 steps of 4 tokens
+    assert "all finish" not in out
+    assert size_pool(*given, "--max-scheduled-tokens", "68") == 0
+    assert "warning" not in capsys.readouterr().out
+
+
+def test_prove_plays_the_given_pool_or_the_smallest_that_is_enough(
+    s1: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = ("-d", s1, "--max-context-len", "4096", "--prove")
+    assert size_pool(*given) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert (
+        "proof replayed 16 requests of 4,096 tokens, 256 of them generated and declared, submitted together to "
+        "217 LCM blocks: all 16 finish, no retraction; at most 16 at once" in out
+    )
+    assert size_pool(*given, "--output-tokens", "10", "--pool-blocks", "150", "--format", "json") == 1
+    proof = json.loads(capsys.readouterr().out)["proof"]
+    assert (proof["usable_blocks"], proof["output_tokens"], proof["finished"]) == (150, 10, 16)
+    assert proof["dead_end"] is None
+
+
+def test_a_proof_that_fails_is_a_finding(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    group = "[[cache_groups]]\ngroup_id = '{}'\nblock_granularity = 16\npages_per_block = {}\n"
+    window = "retention = 'SlidingWindow'\nwindow = 5\n"
+    text = (
+        "prefix_granularity = 16\nmax_scheduled_tokens = 16\nmax_batch_size = 5\nenable_mixed_prefill_decode = true\n"
+        + group.format("full", 10)
+        + group.format("near", 15)
+        + window
+        + "".join(group.format(name, k) + "family = 'State'\n" for name, k in (("a", 2), ("b", 3)))
+    )
+    given = ("-d", written(tmp_path, text), "--max-context-len", "120", "--prove", "--output-tokens", "16")
+    assert size_pool(*given) == 1
+    out = " ".join(capsys.readouterr().out.split())
+    assert "0 of 5 finish, the others never do" in out
+    assert "stall in round" in out
+    assert size_pool(*given, "--max-scheduled-tokens", "21") == 0
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (("--output-tokens", "5"), "--output-tokens is given without --prove"),
+        (("--prove", "--max-total-tokens", "9000"), "--prove and --max-total-tokens are given"),
+        (("--prove", "--compare", "max-num-seqs=1,2"), "--prove and --compare are given"),
+        (("--prove", "--output-tokens", "4096"), "output_tokens is 4096"),
+    ],
+)
+def test_a_proof_of_something_else_is_refused(
+    more: tuple[str, ...], said: str, s1: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert size_pool("-d", s1, "--max-context-len", "4096", *more) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert said in captured.err
+    assert captured.err.count("\n") == 1
