@@ -10,6 +10,9 @@ from kvplan.scheduler.cache.coordinator import PageKeys
 from kvplan.scheduler.request import Request
 from kvplan.scheduler.snapshot import load, save
 
+DOUBLINGS = 5
+"""Small changes that are tried where a large one does not do it."""
+
 Change = Callable[[Scheduler, int], None]
 
 
@@ -75,7 +78,7 @@ class Trials:
                 needed += model.lcm_blocks_needed_for(model.single_request_group_pages(tokens))
             return needed
 
-        return self._least(request_id, Scheduler.add_blocks, 0, max(short, 1), most)
+        return self._least(request_id, Scheduler.add_blocks, 0, max(short, 0), most)
 
     def budget(self, request_id: str) -> int | None:
         """The round's budget in tokens."""
@@ -94,7 +97,7 @@ class Trials:
         """The most requests that run at once."""
         now = self.config.max_batch_size
         return self._least(
-            request_id, Scheduler.enlarge_batch, now, now + 1, lambda: now + len(self.before.requests())
+            request_id, Scheduler.enlarge_batch, now, 0, lambda: now + len(self.before.requests())
         )
 
     def max_new(self, request: Request) -> int | None:
@@ -119,19 +122,31 @@ class Trials:
     def _least(
         self, request_id: str, change: Change, low: int, guess: int, most: Callable[[], int]
     ) -> int | None:
-        """A value that does it where one less does not; ``low`` is known not to, ``guess`` is tried first."""
-        high = 0
+        """A value that does it where one less does not; ``low`` is known not to, ``guess`` is tried first.
+
+        More is not always better: with much more, others come first, or a chunk asks for more. So where the most
+        does not do it, values at doubling distances are tried, from ``low`` on: small changes, not all there are.
+        """
         if guess > low and self.enters(request_id, change, guess):
-            high = guess
-            if guess - 1 > low and self.enters(request_id, change, guess - 1):
-                high = guess - 1
-            else:
-                return guess
-        else:
-            high = most()
-            low = max(low, guess)
-            if high <= low or not self.enters(request_id, change, high):
-                return None
+            return self._between(request_id, change, low, guess)
+        high = most()
+        if high <= low:
+            return None
+        if self.enters(request_id, change, high):
+            return self._between(request_id, change, max(low, guess), high)
+        last = low
+        for at in (low + 2**step for step in range(DOUBLINGS)):
+            if at >= high:
+                break
+            if at != guess and self.enters(request_id, change, at):
+                return self._between(request_id, change, last, at)
+            last = at
+        return None
+
+    def _between(self, request_id: str, change: Change, low: int, high: int) -> int:
+        """A value above ``low``, which does not do it, up to ``high``, which does, where one less does not."""
+        if high - 1 > low and not self.enters(request_id, change, high - 1):
+            return high
         while high - low > 1:
             middle = (low + high) // 2
             if self.enters(request_id, change, middle):

@@ -92,10 +92,11 @@ def need(ask: GroupAsk) -> str:
 
 def shortage(attempt: Attempt) -> str:
     """Why an admission did not fit, in LCM blocks."""
-    rest = "" if attempt.blocks_short > attempt.blocks_reachable else ", but not all of them by this request"
+    packed = any(ask.pages_per_block > 1 for ask in attempt.groups)
+    slots = "slots that are free or could be" if packed else "free slots"
     return (
-        f"it needs {counted(attempt.blocks_short, 'empty LCM block')} beyond free slots, "
-        f"{grouped(attempt.blocks_reachable)} are empty or could be{rest}"
+        f"it needs {counted(attempt.blocks_short, 'empty LCM block')} beyond {slots}, "
+        f"{grouped(attempt.blocks_reachable)} are empty or could be"
     )
 
 

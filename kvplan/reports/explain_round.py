@@ -248,7 +248,7 @@ class _Round:
             said.append(
                 "enters this round with " + ", or ".join(ways)
                 if ways
-                else "no larger pool alone, budget alone or batch alone lets it into this round"
+                else "no larger pool, budget or batch that was tried, each alone, lets it into this round"
             )
         if wait.entered_round is not None:
             said.append(f"it entered in round {grouped(wait.entered_round)}")

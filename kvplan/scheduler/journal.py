@@ -48,7 +48,11 @@ class ChunkCut:
 
 @dataclass(slots=True)
 class GroupAsk:
-    """What one group was asked for, in pages, and what it had."""
+    """What one group was asked for, in pages, and what it had.
+
+    ``free``: slots in its blocks, and those of the empty blocks, which any group may open. ``evictable``: cached
+    and held by nobody, but for what this admission hits. ``own_expired``: the request's own, past retention.
+    """
 
     group_id: str
     needed: int
@@ -56,6 +60,7 @@ class GroupAsk:
     reserve_tokens: int
     reserve_rule: str
     host_loads: int
+    pages_per_block: int
     free: int
     evictable: int
     own_expired: int
@@ -84,8 +89,10 @@ class Attempt:
     hit: Hit | None = None
     cut: ChunkCut | None = None
     groups: list[GroupAsk] = field(default_factory=list)
-    blocks_short: int = 0  # empty LCM blocks that it needs beyond free slots
-    blocks_reachable: int = 0  # LCM blocks that are empty or could be
+    # With all given up that may be evicted for it: LCM blocks that it needs beyond the free slots of blocks in
+    # use, and those that are empty. It fits if the former are no more than the latter.
+    blocks_short: int = 0
+    blocks_reachable: int = 0
     evicted: list[Evicted] = field(default_factory=list)
     spared: int = 0
     retries: int = 0  # first chunks started over because the host had no page

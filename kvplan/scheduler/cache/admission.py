@@ -69,6 +69,13 @@ def could_fit(pool: BlockPool, needs: Sequence[int], hits: Sequence[PageRef], ow
         refs = pool.refs[0]
         loose = sum(1 for _, page in hits if not refs[page])
         return needs[0] <= pool.idle - loose
+    reach, idle = all_given_up(pool, hits, own)
+    return blocks_short(needs, reach, packing) <= idle
+
+
+def all_given_up(pool: BlockPool, hits: Sequence[PageRef], own: Sequence[PageRef]) -> tuple[list[int], int]:
+    """The pool if every candidate were given up: free slots by group in parents in use, and empty parents."""
+    packing = pool.packing
     reach, idle = list(pool.reach), pool.idle
     held: dict[int, int] = {}
     for group, page in hits:
@@ -92,7 +99,7 @@ def could_fit(pool: BlockPool, needs: Sequence[int], hits: Sequence[PageRef], ow
         else:
             idle += 1
             reach[group] -= k - 1
-    return blocks_short(needs, reach, packing) <= idle
+    return reach, idle
 
 
 def plan_victims(

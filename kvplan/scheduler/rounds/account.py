@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from kvplan.scheduler.cache.admission import PageRef, blocks_short
+from kvplan.scheduler.cache.admission import PageRef, all_given_up, blocks_short
 from kvplan.scheduler.cache.coordinator import MatchSteps, Probe
 from kvplan.scheduler.cache.eviction import Rank
 from kvplan.scheduler.cache.matching import Step
@@ -94,13 +94,15 @@ class Account:
                     demand.reserve,
                     reserve.rule(group)[1] if demand.reserve else "",
                     loads,
+                    group.packing,
                     cache.pool.free_pages(group.index),
                     cache.evictable_pages(group.index) - cache.loose_hits(group.index, hits),
                     sum(1 for rank in own if rank[-2] == group.index),
                 )
             )
-        self.entry.blocks_short = blocks_short(needs, cache.pool.holes, cache.pool.packing)
-        self.entry.blocks_reachable = cache.pool.idle
+        slots, empty = all_given_up(cache.pool, hits, [(rank[-2], rank[-1]) for rank in own])
+        self.entry.blocks_short = blocks_short(needs, slots, cache.pool.packing)
+        self.entry.blocks_reachable = empty
 
     def evicts(self, victims: Sequence[PageRef] | None, considered: Sequence[Rank] | None) -> None:
         """Note the pages given up, with the ranks that decided, and how many were spared."""

@@ -11,7 +11,10 @@ from kvplan.scheduler.rounds.admissions import Admissions
 
 @dataclass(frozen=True, slots=True)
 class GroupShortage:
-    """One group's part of an admission, in pages: needed, free at once, and cached with nobody holding them."""
+    """One group's part of an admission, in pages: needed, free at once, and cached with nobody holding them.
+
+    What the admission itself hits is no part of ``evictable``.
+    """
 
     group_id: str
     needed: int
@@ -57,8 +60,7 @@ def diagnose(admissions: Admissions, request: Request, budget: int) -> Diagnosis
         own = [(rank[-2], rank[-1]) for rank in asked.own]
         fits = could_fit(cache.pool, asked.needs, asked.hits, own)
         for group, need in zip(cache.groups, asked.needs, strict=True):
-            refs = cache.pool.refs[group.index]
-            evictable = sum(1 for page in cache.index.pages[group.index].values() if not refs[page])
+            evictable = cache.evictable_pages(group.index) - cache.loose_hits(group.index, asked.hits)
             shortages.append(GroupShortage(group.id, need, cache.pool.free_pages(group.index), evictable))
     return Diagnosis(
         request.id,
