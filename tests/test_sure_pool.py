@@ -96,6 +96,7 @@ def drawn(rng: random.Random) -> tuple[SchedulerConfig, int, int]:
         decode_input_tokens=width,
         overlap_schedule_depth=rng.randint(0, 1),
         enable_mixed_prefill_decode=rng.random() < 0.5,
+        disable_prefix_cache=rng.random() < 0.2,
     )
     return config, context, rng.randint(width, max(width, context // 2))
 
@@ -110,6 +111,23 @@ def test_in_a_pool_of_the_sure_blocks_nobody_ever_waits_for_a_page(first: int) -
         assert len(loop.finished) == config.max_batch_size, seed
         assert not loop.waited, seed
         assert not loop.retracted, seed
+
+
+def test_a_first_chunk_that_others_cut_short_leaves_a_snapshot_to_start_from() -> None:
+    config = settings(
+        state(16, 1),
+        prefix_granularity=16,
+        max_scheduled_tokens=120,
+        max_batch_size=4,
+        overlap_schedule_depth=1,
+        disable_prefix_cache=True,
+    )
+    blocks = sure_blocks(config, Wish(4, 82))
+    assert demand(config, 82) == 4 * 3
+    assert blocks == 4 * (3 + 1)
+    # Prompts of 69 tokens: the fourth one's first chunk is what two others leave of 120.
+    assert played(with_pool(config, 12), 82, 13).waited == {"r3"}
+    assert not played(with_pool(config, blocks), 82, 13).waited
 
 
 @pytest.mark.parametrize("seed", range(50))

@@ -13,7 +13,7 @@ waits:
 
 from __future__ import annotations
 
-from kvplan.scheduler import SchedulerConfig
+from kvplan.scheduler import CacheGroupConfig, SchedulerConfig
 from kvplan.scheduler.cache.geometry import ceil_div
 from kvplan.scheduler.config import GroupKind
 from kvplan.sizing.need import batch_need, single_need
@@ -35,7 +35,16 @@ def sure_blocks(config: SchedulerConfig, wish: Wish) -> int:
         if group.kind == GroupKind.FULL:
             pages = batch.pages[index] + requests * ceil_div(ahead, group.block_granularity)
         else:
-            pages = max(batch.pages[index], requests * one.pages[index])
+            pages = max(batch.pages[index], requests * (one.pages[index] + _cut_short(config, group)))
         packed = group.kind == GroupKind.FULL or alone
         total += ceil_div(pages, group.cache_blocks_per_lcm_block) if packed else pages
     return total
+
+
+def _cut_short(config: SchedulerConfig, group: CacheGroupConfig) -> int:
+    """Pages that a request needs more when its first chunk gets what others left of a round's budget.
+
+    The next chunk starts from a snapshot, which the single-request formula counts with the prefix cache alone
+    where a whole prompt fits a round (§3, local peak of a state).
+    """
+    return int(group.kind == GroupKind.STATE and config.disable_prefix_cache)
