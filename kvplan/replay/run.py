@@ -1,5 +1,6 @@
 """A replay as plain data: what was played, under which assumptions, and what came of it."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from enum import IntEnum
@@ -11,7 +12,9 @@ from kvplan.replay.dead_end import DeadEnd
 from kvplan.replay.engine import Engine
 from kvplan.replay.play import Ending
 from kvplan.replay.step_time import NS, StepTime
+from kvplan.replay.storage import Storage
 from kvplan.replay.summary import Summary, summarize
+from kvplan.replay.transfers import TransferTimes
 from kvplan.scheduler import SchedulerConfig
 from kvplan.traces import Trace
 
@@ -31,11 +34,29 @@ class TraceFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class TierAssumptions:
+    """What the replay takes for granted of the host and storage tiers: seconds, bytes a second (None: a transfer
+    takes its latency alone), shares from 0 to 1.
+
+    Storage holds `storage_share` of the prompts at the start, or those of `storage_requests` named requests.
+    """
+
+    write_back_latency_s: float
+    write_back_bytes_per_s: float | None
+    load_back_latency_s: float
+    load_back_bytes_per_s: float | None
+    storage_share: float
+    storage_requests: int | None
+    storage_failure_rate: float
+
+
+@dataclass(frozen=True, slots=True)
 class Assumptions:
-    """What the replay takes for granted: the step time, accepted lengths, arrivals and declared budgets.
+    """What the replay takes for granted: the step time, accepted lengths, arrivals, declared budgets, tiers.
 
     `accept_length` is the mean of accepted tokens a decode step, `accept_basis` where it comes from.
-    `max_new_tokens` says what requests declare: "trace", "output", "none" or a number.
+    `max_new_tokens` says what requests declare: "trace", "output", "none" or a number. `tiers` is None without
+    a host pool. `force_retract_every` is in rounds, None where nothing is retracted on purpose.
     """
 
     step_time: StepTime
@@ -47,6 +68,26 @@ class Assumptions:
     max_new_tokens: str
     undeclared_requests: int
     seed: int
+    tiers: TierAssumptions | None = None
+    force_retract_every: int | None = None
+
+
+def tier_assumptions(times: TransferTimes, storage: Storage | None) -> TierAssumptions:
+    """Return what is assumed of tiers with these links and this storage."""
+    named = None if storage is None or storage.request_ids is None else len(storage.request_ids)
+    return TierAssumptions(
+        write_back_latency_s=times.write_back.latency_ns / NS,
+        write_back_bytes_per_s=_finite(times.write_back.bytes_per_s),
+        load_back_latency_s=times.load_back.latency_ns / NS,
+        load_back_bytes_per_s=_finite(times.load_back.bytes_per_s),
+        storage_share=0.0 if storage is None else storage.share,
+        storage_requests=named,
+        storage_failure_rate=0.0 if storage is None else storage.failure_rate,
+    )
+
+
+def _finite(bandwidth: float) -> float | None:
+    return None if math.isinf(bandwidth) else bandwidth
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from kvplan.replay.arrivals import Arrivals
 from kvplan.replay.dead_end import DeadEnd
 from kvplan.replay.engine import Engine
 from kvplan.replay.play import Ending, Progress, play
-from kvplan.replay.run import Assumptions, Run, run_of
+from kvplan.replay.run import Assumptions, Run, run_of, tier_assumptions
 from kvplan.replay.step_time import StepTime
 from kvplan.replay.storage import Storage
 from kvplan.replay.transfers import TransferTimes, loaded_group
@@ -137,6 +137,8 @@ def begin(
         max_new_tokens=str(max_new_tokens),
         undeclared_requests=sum(1 for budget in workload.budgets if not budget),
         seed=seed,
+        tiers=tier_assumptions(engine.transfer_times, storage) if config.has_host_cache else None,
+        force_retract_every=force_retract_every,
     )
     return Session(trace, config, deployment, assumptions, engine, Arrivals(workload, concurrency))
 

@@ -8,7 +8,7 @@ from rich.text import Text
 
 from kvplan.replay.dead_end import DeadEnd, Stuck
 from kvplan.replay.play import Ending
-from kvplan.replay.run import RunSummary
+from kvplan.replay.run import RunSummary, TierAssumptions
 from kvplan.replay.statistics import Spread
 from kvplan.reports.replay_advice import advice
 from kvplan.reports.replay_units import (
@@ -110,6 +110,8 @@ class _Report:
         if given.undeclared_requests:
             who = "no request" if given.undeclared_requests == trace.requests else "not every request"
             lines.append(f"budgets     {who} declares max_new_tokens (--max-new-tokens)")
+        if given.tiers is not None:
+            lines += self._row("tiers", _tier_words(given.tiers, self._time()))
         return lines
 
     def _requests(self) -> list[str]:
@@ -295,6 +297,31 @@ class _Report:
                 if not requests.finished:
                     text = f"no request fits: each needs more than {counted(requests.limit_tokens, 'token')}"
         return folded(f"{'RESULT':{LABEL}}{text}", self.width, LABEL)
+
+
+def _tier_words(tiers: TierAssumptions, show: Callable[[float], str]) -> list[str]:
+    """Return what is assumed of the host tier's links and of storage, in parts."""
+    ways = (
+        ("write-backs", tiers.write_back_latency_s, tiers.write_back_bytes_per_s),
+        ("load-backs", tiers.load_back_latency_s, tiers.load_back_bytes_per_s),
+    )
+    if not any(latency or bandwidth for _, latency, bandwidth in ways):
+        parts = ["transfers take no time (assumed; --load-back-gbps, --device-costs)"]
+    else:
+        parts = [_link_words(*way, show) for way in ways]
+    if tiers.storage_requests is not None:
+        parts.append(f"storage holds {counted(tiers.storage_requests, 'prompt')} at the start")
+    elif tiers.storage_share:
+        parts.append(f"storage holds {percent(tiers.storage_share)} of prompts at the start")
+    if tiers.storage_failure_rate:
+        parts.append(f"{percent(tiers.storage_failure_rate)} of its loads fail")
+    return parts
+
+
+def _link_words(name: str, latency: float, bandwidth: float | None, show: Callable[[float], str]) -> str:
+    terms = [f"{digits(bandwidth / 1e9)} GB/s"] if bandwidth else []
+    terms += [show(latency)] if latency else []
+    return f"{name} {' + '.join(terms)}" if terms else f"{name} take no time (assumed)"
 
 
 def _words(state: str) -> str:

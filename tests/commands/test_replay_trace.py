@@ -115,6 +115,8 @@ def test_flags_reach_the_replay(files: tuple[str, str], capsys: pytest.CaptureFi
         "max_new_tokens": "9",
         "undeclared_requests": 0,
         "seed": 5,
+        "tiers": None,
+        "force_retract_every": None,
     }
     assert data["trace"]["requests"] == 3
     assert data["figures"]["pool"]["blocks"] == 32

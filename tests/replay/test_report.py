@@ -8,6 +8,8 @@ from kvplan.replay.play import Ending
 from kvplan.replay.replay import replay
 from kvplan.replay.run import Run
 from kvplan.replay.step_time import StepTime, unit_rounds
+from kvplan.replay.storage import Storage
+from kvplan.replay.transfers import Link, TransferTimes
 from kvplan.reports.replay import replay_json, replay_text
 from kvplan.reports.replay_units import (
     counted,
@@ -19,6 +21,7 @@ from kvplan.reports.replay_units import (
     sparkline,
     tokens,
 )
+from kvplan.scheduler import SchedulerConfig
 from replay.small import config, row, trace
 
 STEP = StepTime(0.010, 0.001, 0.002)
@@ -247,3 +250,38 @@ def test_a_sparkline_goes_from_nothing_to_its_top() -> None:
     assert sparkline([0, 5, 10]) == "▁▅█"
     assert sparkline([0, 0]) == "▁▁"
     assert sparkline([]) == ""
+
+
+def hosted() -> SchedulerConfig:
+    made = config(8)
+    made.num_host_pages = 33
+    made.enable_l3_storage = True
+    return made
+
+
+def test_what_is_assumed_of_tiers_is_said_in_text_and_json() -> None:
+    rows = trace(*[row(0.1 * i, 60, 4) for i in range(4)])
+    free = replay(rows, hosted())
+    assert line(free, "tiers") == (
+        "tiers       transfers take no time (assumed; --load-back-gbps, --device-costs)"
+    )
+    times = TransferTimes(Link(0), Link(2_000_000, 25e9))
+    timed = replay(rows, hosted(), transfer_times=times, storage=Storage(0.5, 0.25), force_retract_every=50)
+    assert line(timed, "tiers") == (
+        "tiers       write-backs take no time (assumed)   load-backs 25.0 GB/s + 2.00 ms "
+        "storage holds 50.0 % of prompts at the start 25.0 % of its loads fail"
+    )
+    assumed = json.loads(replay_json(timed.summary))["assumptions"]
+    assert assumed["force_retract_every"] == 50
+    assert assumed["tiers"] == {
+        "write_back_latency_s": 0.0,
+        "write_back_bytes_per_s": None,
+        "load_back_latency_s": 0.002,
+        "load_back_bytes_per_s": 25e9,
+        "storage_share": 0.5,
+        "storage_requests": None,
+        "storage_failure_rate": 0.25,
+    }
+    named = replay(rows, hosted(), storage=Storage(0.0, 0.0, 0, frozenset({"r1"})))
+    assert "storage holds 1 prompt at the start" in line(named, "tiers")
+    assert json.loads(replay_json(healthy().summary))["assumptions"]["tiers"] is None
