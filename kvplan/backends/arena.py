@@ -1,20 +1,32 @@
 """One allocation that holds a tier's pages, and what can be done to them: zero, copy, write and read marks.
 
-A mark is the first word of a row in each field. Marks are what a forward writes and reads here; zeroing and
-copying take whole pages, as an engine's do.
+A mark is the first 8 bytes of a row in each field of each layer (all of a row that is smaller). Marks are what a
+forward writes and reads here; zeroing and copying take whole pages, as an engine's do.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from kvplan.backends.errors import BackendError
-from kvplan.backends.layout import Layout, Places
+from kvplan.backends.layout import WORD, Layout, Places
 from kvplan.backends.signatures import POISON, Words
 from kvplan.backends.torch_module import load_torch
+
+MOST_AT_ONCE = 1 << 22  # marks that one gather takes, so that its index stays small beside the arena
+
+DTYPES = {
+    "fp32": "float32",
+    "bf16": "bfloat16",
+    "fp16": "float16",
+    "fp8_e4m3": "float8_e4m3fn",
+    "fp8_e5m2": "float8_e5m2",
+    "int8": "int8",
+    "e8m0": "float8_e8m0fnu",
+}
 
 
 class Arena:
@@ -30,55 +42,125 @@ class Arena:
         self.device = device
         try:
             self.words = self._torch.empty(
-                layout.words, dtype=self._torch.int64, device=device, pin_memory=pinned
+                layout.bytes // WORD, dtype=self._torch.int64, device=device, pin_memory=pinned
             )
         except RuntimeError as error:  # torch's out-of-memory errors are all of this kind
             reason = str(error).splitlines()[0]
             raise BackendError(f"{layout.bytes:,} bytes cannot be had on {device}: {reason}") from None
         self.words.fill_(POISON)
-        self._pages = [
-            self.words.as_strided(
-                (layout.blocks, group.packing, page_words), (layout.block_words, page_words, 1)
-            )
-            for group, page_words in zip(layout.groups, layout.page_words, strict=True)
+        self.bytes = self.words.view(self._torch.uint8)
+        # A strided copy between a device and pinned memory would go through a temporary and wait for it.
+        self._in_parts = pinned or device.type == "cuda"
+        self._pages = [self._view_of_pages(group) for group in range(len(layout.groups))]
+        self._words_fit = [
+            [layout.whole(group, field, WORD) for field in range(len(spec.fields))]
+            for group, spec in enumerate(layout.groups)
         ]
 
+    def _view_of_pages(self, group: int) -> Any:
+        if self.layout.whole_pages(group, WORD):
+            return self.words.as_strided(**self.layout.page_view(group, WORD))
+        return self.bytes.as_strided(**self.layout.page_view(group, 1))
+
     def field(self, group: int, field: int) -> Any:
-        """A strided view of a field's plane: (block, page of the block, row, word)."""
-        return self.words.as_strided(**self.layout.view_shape(group, field))
+        """A strided view of a field in all layers: (block, stack, slot, layer, row, elements of the row).
+
+        Elements have the field's own type and shape where they are known and aligned; else they are words of 8
+        bytes, or bytes where rows are no whole words.
+        """
+        spec = self.layout.groups[group].fields[field]
+        if spec.dtype:
+            dtype = getattr(self._torch, DTYPES[spec.dtype])
+            if self.layout.whole(group, field, dtype.itemsize):
+                view = self.layout.field_view(group, field, dtype.itemsize, spec.shape or (1,))
+                return self.bytes.view(dtype).as_strided(**view)
+        unit = WORD if self._words_fit[group][field] else 1
+        flat = self.words if unit == WORD else self.bytes
+        return flat.as_strided(**self.layout.field_view(group, field, unit, (spec.row_bytes // unit,)))
 
     def page(self, group: int, page: int) -> Any:
-        """A view of one page's words."""
-        packing = self.layout.groups[group].packing
-        return self._pages[group][(page - 1) // packing, (page - 1) % packing]
+        """A view of one page: (layer, word), or (layer, byte) where its parts are no whole words."""
+        block, stack, slot = (int(at) for at in self.layout.slots(group, np.int64(page)))  # type: ignore[arg-type]
+        return self._pages[group][block, stack, slot]
+
+    def parts(self, group: int, page: int) -> Sequence[Any]:
+        """What to copy a page by: all of it at once on a CPU, layer by layer where copies go on beside."""
+        whole = self.page(group, page)
+        return whole.unbind(0) if self._in_parts else (whole,)
 
     def zero(self, group: int, pages: Sequence[int]) -> None:
         """Zero whole pages."""
-        at = np.asarray(pages, np.int64) - 1
-        packing = self.layout.groups[group].packing
-        self._pages[group][self._index(at // packing), self._index(at % packing)] = 0
+        at = self.layout.slots(group, np.asarray(pages, np.int64))
+        self._pages[group][tuple(self._index(one) for one in at)] = 0
+
+    def spoil(self, group: int, page: int) -> None:
+        """Put the poison back into a page: what should have come did not, and what was there must not be used."""
+        view = self.page(group, page)
+        if view.dtype == self._torch.int64:
+            view.fill_(POISON)
+        else:
+            view.fill_(POISON & 0xFF)
 
     def write(self, group: int, pages: Places, rows: Places, marks: Words) -> None:
-        """Write the mark of each (page, row) pair, in every field."""
+        """Write the mark of each (page, row) pair, in every field of every layer."""
         values = self._index(marks)
-        for places in self.layout.rows_at(group, pages, rows):
-            self.words.index_put_((self._index(places),), values)
+        for field, places in self._places(group, pages, rows):
+            whole = self._words_fit[group][field]
+            flat = self.words if whole else self.bytes
+            flat[places] = self._shown(group, field, values)
 
     def read(self, group: int, pages: Places, rows: Places) -> Words:
-        """The mark of each (page, row) pair in the first field."""
-        places = self.layout.rows_at(group, pages, rows)[0]
-        marks: Words = self.words.index_select(0, self._index(places)).cpu().numpy()
-        return marks
+        """The mark of each (page, row) pair in the group's main field, in its first layer."""
+        field = self.layout.groups[group].main
+        places = self.layout.rows_at(group, field, pages, rows)
+        return self._read(group, field, places)
 
     def differing(self, group: int, pages: Places, rows: Places, marks: Words) -> tuple[int, int] | None:
-        """The first pair whose mark is another in some field, and that mark; ``None`` where all agree."""
+        """The first pair whose mark is another in some field of some layer, and that mark; ``None`` where all
+        agree. Of a row too small for a mark, its bytes stand for one."""
         wanted = self._index(marks)
-        for places in self.layout.rows_at(group, pages, rows):
-            found = self.words.index_select(0, self._index(places))
-            if not self._torch.equal(found, wanted):
-                first = int((found != wanted).nonzero()[0, 0])
-                return first, int(found[first])
+        for field, places in self._places(group, pages, rows):
+            flat = self.words if self._words_fit[group][field] else self.bytes
+            differs = flat[places] != self._shown(group, field, wanted)
+            if differs.any():
+                layer, first = (int(at) for at in differs.nonzero()[0, :2])
+                at = self.layout.rows_at(group, field, pages[first : first + 1], rows[first : first + 1])
+                found = self._read(group, field, at + layer * self.layout.strides[group].layer)
+                return first, int(found[0])
         return None
 
+    def _read(self, group: int, field: int, places: Places) -> Words:
+        """The marks at places in bytes; of a row too small for one, its bytes and zeros."""
+        if self._words_fit[group][field]:
+            marks: Words = self.words.index_select(0, self._index(places // WORD)).cpu().numpy()
+            return marks
+        width = self.layout.groups[group].fields[field].mark_bytes
+        found = np.zeros((len(places), WORD), np.uint8)
+        found[:, :width] = self.bytes[self._index(places[:, None] + np.arange(width))].cpu().numpy()
+        return found.view(np.int64)[:, 0]
+
+    def _places(self, group: int, pages: Places, rows: Places) -> Iterator[tuple[int, Any]]:
+        """Each field, the main one first, with an index of the rows' marks in some of its layers: (layer, pair)
+        in words, or (layer, pair, byte)."""
+        spec = self.layout.groups[group]
+        order = [spec.main, *(field for field in range(len(spec.fields)) if field != spec.main)]
+        for field in order:
+            starts = self.layout.rows_at(group, field, pages, rows)
+            whole = self._words_fit[group][field]
+            size = len(starts) * (1 if whole else spec.fields[field].mark_bytes)
+            for layers in self.layout.layers(group, MOST_AT_ONCE // max(size, 1)):
+                places = starts[None, :] + layers
+                if whole:
+                    yield field, self._index(places // WORD)
+                else:
+                    yield field, self._index(places[:, :, None] + np.arange(spec.fields[field].mark_bytes))
+
+    def _shown(self, group: int, field: int, marks: Any) -> Any:
+        """Marks as a field holds them: words, or the bytes there is room for."""
+        if self._words_fit[group][field]:
+            return marks
+        width = self.layout.groups[group].fields[field].mark_bytes
+        return marks.view(self._torch.uint8).view(-1, WORD)[:, :width]
+
     def _index(self, values: Places) -> Any:
-        return self._torch.from_numpy(values).to(self.device)
+        return self._torch.from_numpy(np.ascontiguousarray(values)).to(self.device)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
 
 from kvplan.backends.accesses import Groups, Job
 from kvplan.backends.arena import Arena
 from kvplan.backends.forward import Forward
-from kvplan.backends.layout import WORD, GroupSpec, Layout, group_specs
 from kvplan.backends.ledger import Counts, Ledger
+from kvplan.backends.memory import Memory
 from kvplan.backends.passes import Passes
 from kvplan.backends.peers import Peers
 from kvplan.backends.roll import Roll, Script
@@ -20,34 +19,6 @@ from kvplan.backends.transfers import Transfers
 from kvplan.scheduler import Cache, ExecutionPlan, Scheduler, SchedulerConfig
 
 SWEEP_ROUNDS = 16  # how often requests that have ended are looked for
-
-
-@dataclass(frozen=True, slots=True)
-class Memory:
-    """How pages lie in memory: the groups as memory, and a block's bytes where larger than they need."""
-
-    groups: Sequence[GroupSpec]
-    block_bytes: int | None = None
-
-    @staticmethod
-    def of(
-        config: SchedulerConfig, page_bytes: Mapping[str, int | None] | None = None, scale_down: int = 1
-    ) -> Memory:
-        """The memory of a configuration whose groups have ``page_bytes`` each, rows ``scale_down`` smaller."""
-        return Memory([spec.scaled(scale_down) for spec in group_specs(config, page_bytes)])
-
-
-def fitting_scale(config: SchedulerConfig, page_bytes: Mapping[str, int | None], limit_bytes: int) -> int:
-    """The smallest power of two by which rows have to shrink for both arenas to take ``limit_bytes`` at most,
-    or by which they are as small as they get."""
-    blocks = config.num_device_pages - 1 + (config.num_host_pages - 1 if config.has_host_cache else 0)
-    scale = 1
-    while True:
-        groups = Memory.of(config, page_bytes, scale).groups
-        small = all(field.row_bytes == WORD for group in groups for field in group.fields)
-        if small or Layout(groups, blocks).bytes <= limit_bytes:
-            return scale
-        scale *= 2
 
 
 class Backend:
@@ -74,10 +45,9 @@ class Backend:
         """
         memory = memory or Memory.of(config)
         self.device = device_named(device)
-        self.arena = Arena(
-            Layout(memory.groups, config.num_device_pages - 1, memory.block_bytes), self.device
-        )
-        self.storage = Storage() if config.enable_l3_storage else None
+        self.memory = memory
+        self.arena = Arena(memory.layout(config.num_device_pages - 1), self.device)
+        self.storage = Storage(_known_keys(config)) if config.enable_l3_storage else None
         self.failing_loads = failing_loads
         self._depth = config.overlap_schedule_depth
         groups = Groups(config.cache_groups, config.prefix_granularity)
@@ -92,7 +62,7 @@ class Backend:
         self.host: Arena | None = None
         self._transfers: Transfers | None = None
         if host:
-            layout = Layout(memory.groups, config.num_host_pages - 1, memory.block_bytes)
+            layout = memory.layout(config.num_host_pages - 1)
             self.host = Arena(layout, device_named("cpu"), pinned=self.device.type == "cuda")
             self._transfers = Transfers(self.arena, self.host, self._stream, self.ledger, self.storage)
 
@@ -193,3 +163,10 @@ class Backend:
     def settled(self) -> list[int]:
         """The transfers whose copies are complete, oldest first: their acks may be given."""
         return self._transfers.settled() if self._transfers is not None else []
+
+
+def _known_keys(config: SchedulerConfig) -> int:
+    """Keys that a scheduler knows to be stored at most: one for every page the host has room for (§11)."""
+    return (config.num_host_pages - 1) * sum(
+        group.cache_blocks_per_lcm_block for group in config.cache_groups
+    )

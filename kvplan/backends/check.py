@@ -6,10 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from kvplan.backends.allocator import AllocatorReport, allocator_report
-from kvplan.backends.backend import Memory
+from kvplan.backends.backend import Backend
 from kvplan.backends.carried import CarriedScheduler, carried_scheduler
 from kvplan.backends.errors import Violation
+from kvplan.backends.foretold import Foretold
 from kvplan.backends.ledger import Counts
+from kvplan.backends.memory import Memory
+from kvplan.backends.recorded import Scenario
+from kvplan.backends.recorded_run import RecordedRun, RecordedScript
 from kvplan.backends.torch_module import device_named, device_title, one_thread
 from kvplan.replay.accept import AcceptLengths
 from kvplan.replay.arrivals import Arrivals
@@ -25,8 +29,10 @@ from kvplan.scheduler import SchedulerConfig
 class CheckResult:
     """What carrying a trace out came to. ``violation`` is None where every read found its own.
 
-    ``before`` and ``after`` are the allocator before the arena was made and at the end; ``arena_bytes`` and
-    ``host_bytes`` are what the plan promised to take.
+    ``scale_down`` is by how much the memory is smaller than deployed, ``memory_source`` where its sizes are from,
+    ``memory_layout`` how a block lies, ``scaled`` what was made smaller, and ``deployed_bytes`` what both arenas
+    would take as deployed. ``before`` and ``after`` are the allocator before the arena was made and at
+    the end; ``arena_bytes`` and ``host_bytes`` are what the plan promised to take.
     """
 
     device: str
@@ -38,6 +44,10 @@ class CheckResult:
     finished: int
     refused: int
     scale_down: int
+    memory_source: str
+    memory_layout: str
+    scaled: str
+    deployed_bytes: int
     device_blocks: int
     arena_bytes: int
     host_bytes: int
@@ -56,26 +66,70 @@ def check_plan(
     accept: AcceptLengths,
     *,
     memory: Memory | None = None,
-    scale_down: int = 1,
     device: str = "cpu",
     copy_delay: int | None = None,
     concurrency: int | None = None,
     max_rounds: int | None = None,
+    storage: Foretold | None = None,
 ) -> CheckResult:
     """Replay a workload on one engine of the configuration's role and carry out every plan.
 
-    On roles P and D the peer is played. ``copy_delay`` as for ``Backend``: by default copies happen as late as
-    they may. Raises ``ValueError`` for a bad configuration and ``BackendError`` without torch or the device.
+    On roles P and D the peer is played. ``storage`` is what the storage tier holds and how often it fails.
+    ``copy_delay`` as for ``Backend``: by default copies happen as late as they may. Raises ``ValueError`` for a bad
+    configuration and ``BackendError`` without torch or the device.
     """
     config.validate()
+
+    def of(scheduler: CarriedScheduler) -> _Play:
+        playing = _fused if config.role is SchedulerConfig.Role.Fused else _one_role
+        return playing(workload, config, accept, scheduler, concurrency, max_rounds, storage)
+
+    def made() -> CarriedScheduler:
+        return carried_scheduler(
+            config, workload, accept, device=device, memory=memory, copy_delay=copy_delay, storage=storage
+        )
+
+    return _carried_out(config, device, len(workload), made, of)
+
+
+def check_scenario(
+    scenario: Scenario,
+    *,
+    memory: Memory | None = None,
+    device: str = "cpu",
+    copy_delay: int | None = None,
+    max_rounds: int | None = None,
+) -> CheckResult:
+    """Play a recorded scenario and carry out every plan. Raises ``BackendError`` without torch or the device."""
+    config = scenario.scheduler_config()
+    script = RecordedScript(scenario)
+
+    def made() -> CarriedScheduler:
+        failing = set(scenario.failing_loads)
+        backend = Backend(
+            config, script, device=device, memory=memory, copy_delay=copy_delay, failing_loads=failing
+        )
+        return CarriedScheduler(config, backend)
+
+    def of(scheduler: CarriedScheduler) -> _Play:
+        run = RecordedRun(scenario, scheduler, script)
+        return _Play(lambda: run.play(max_rounds), lambda: (len(run.finished), len(run.refused)))
+
+    return _carried_out(config, device, len(scenario.requests), made, of)
+
+
+def _carried_out(
+    config: SchedulerConfig,
+    device: str,
+    requests: int,
+    made: Callable[[], CarriedScheduler],
+    of: Callable[[CarriedScheduler], _Play],
+) -> CheckResult:
     where = device_named(device)
     before = allocator_report(where)
-    scheduler = carried_scheduler(
-        config, workload, accept, device=device, memory=memory, copy_delay=copy_delay
-    )
+    scheduler = made()
     backend = scheduler.backend
-    playing = _fused if config.role is SchedulerConfig.Role.Fused else _one_role
-    run = playing(workload, config, accept, scheduler, concurrency, max_rounds)
+    run = of(scheduler)
     violation: Violation | None = None
     ending = "violation"
     try:
@@ -84,16 +138,22 @@ def check_plan(
     except Violation as error:
         violation = error
     finished, refused = run.ended()
+    arenas = [backend.arena.layout, *([backend.host.layout] if backend.host is not None else [])]
+    deployed = sum(one.blocks * (backend.memory.deployed_bytes or one.block_bytes) for one in arenas)
     return CheckResult(
         device_title(where),
         config.role.name,
         ending,
         violation,
         backend.counts,
-        len(workload),
+        requests,
         finished,
         refused,
-        scale_down,
+        backend.memory.scale,
+        backend.memory.source,
+        backend.memory.lies,
+        backend.memory.shrunk,
+        deployed,
         config.num_device_pages - 1,
         backend.arena.layout.bytes,
         backend.host.layout.bytes if backend.host is not None else 0,
@@ -117,6 +177,7 @@ def _fused(
     scheduler: CarriedScheduler,
     concurrency: int | None,
     max_rounds: int | None,
+    storage: Foretold | None,
 ) -> _Play:
     engine = Engine(
         scheduler=scheduler,
@@ -125,7 +186,10 @@ def _fused(
         accept=accept,
         decode_width=config.decode_input_tokens,
         overlap=config.overlap_schedule_depth,
+        storage=storage,
     )
+    if storage is not None:
+        storage.fill(scheduler, workload)
 
     def run() -> str:
         ending, _ = play(engine, Arrivals(workload, concurrency), max_rounds=max_rounds)
@@ -141,6 +205,7 @@ def _one_role(
     scheduler: CarriedScheduler,
     concurrency: int | None,
     max_rounds: int | None,
+    storage: Foretold | None,
 ) -> _Play:
     prefill = config.role is SchedulerConfig.Role.P
     replay = disaggregate(
@@ -151,8 +216,9 @@ def _one_role(
         accept=accept,
         concurrency=concurrency,
         max_rounds=max_rounds,
+        storage=storage,
+        scheduler_of=lambda *_: scheduler,
     )
-    replay.workers[0].scheduler = scheduler  # the same configuration, and the plans are carried out
 
     def run() -> str:
         replay.play()

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from kvplan.backends.allocator import AllocatorReport, allocator_report, find_max_blocks
 from kvplan.backends.torch_module import device_named, device_title
+
+if TYPE_CHECKING:
+    from kvplan.recipes import MemoryPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,3 +36,13 @@ def blocks_fit(device: str, block_bytes: int, promised: int | None, reserve_byte
     before = allocator_report(where)
     found = find_max_blocks(block_bytes, where, reserve_bytes)
     return BlocksFit(device_title(where), block_bytes, reserve_bytes, found, promised, before)
+
+
+def left_out(plan: MemoryPlan) -> int:
+    """The bytes of a GPU that a plan does not give to the cache, the null block counted to the cache; 0 where the
+    plan was given the cache's size alone."""
+    lines = {line.name: line.bytes for line in plan.stage.budget}
+    device = lines.get("device")
+    if device is None or plan.stage.cache_bytes is None:
+        return 0
+    return device - plan.stage.cache_bytes

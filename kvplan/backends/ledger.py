@@ -25,6 +25,7 @@ class Counts:
     pages_zeroed: int = 0
     pages_stored: int = 0
     pages_loaded: int = 0
+    pages_lost: int = 0
     rows_sent: int = 0
     rows_received: int = 0
 

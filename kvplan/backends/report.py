@@ -25,7 +25,9 @@ LABEL = 12
 def check_text(result: CheckResult, width: int = 80) -> Text:
     """The report of ``check-plan`` at ``width`` columns."""
     counts = result.counts
-    scaled = f", rows {result.scale_down:,} times smaller than deployed" if result.scale_down > 1 else ""
+    scaled = (
+        f"; {size(result.deployed_bytes)} as deployed, here with {result.scaled}" if result.scaled else ""
+    )
     host = f"; {size(result.host_bytes)} on the host" if result.host_bytes else ""
     blocks = (
         f"{result.device_blocks:,} LCM blocks, {size(result.arena_bytes)} in one allocation{host}{scaled}"
@@ -38,9 +40,12 @@ def check_text(result: CheckResult, width: int = 80) -> Text:
     moved = f"{counts.pages_zeroed:,} zeroed"
     if counts.pages_stored or counts.pages_loaded:
         moved += f"   {counts.pages_stored:,} stored on the host   {counts.pages_loaded:,} loaded back"
+    if counts.pages_lost:
+        moved += f"   {counts.pages_lost:,} lost by storage"
     lines = [
         *_entry("Device", f"{result.device}   role {result.role}", width),
         *_entry("Arena", blocks, width),
+        *_entry("Layout", f"{result.memory_layout}, by {result.memory_source}", width),
         *_entry("Allocator", _allocators(result), width),
         *_entry(
             "Requests",

@@ -141,10 +141,12 @@ class Transfers:
     # --- load-backs ---------------------------------------------------------------------------------
 
     def load(self, op: Cache.LoadBackOp, failing: Collection[int]) -> None:
-        """Carry out load-backs. Of one that fails, what storage had to bring does not come."""
+        """Carry out load-backs. Of one that fails, what storage had to bring does not come, and its pages on
+        both tiers are as if nobody had written them."""
         for at, op_id in enumerate(op.op_ids):
             pairs = _pairs(op, at)
             if op_id in failing:
+                self._lose(op_id, [pair for pair in pairs if pair.from_storage])
                 pairs = [pair for pair in pairs if not pair.from_storage]
             for pair in pairs:
                 self._ready(op_id, pair)
@@ -154,6 +156,16 @@ class Transfers:
                 source = self._ledger.host.of(pair.group, pair.source)
                 writer = self._ledger.writer(f"load-back {op_id} of host page {pair.source} ({source})")
                 self._ledger.device.note(pair.group, [pair.destination], writer)
+
+    def _lose(self, op_id: int, pairs: Sequence[Pair]) -> None:
+        writer = self._ledger.writer(f"load-back {op_id}, which failed,")
+        for pair in pairs:
+            self.guard(pair.group, [pair.destination], f"load-back {op_id} fills it")
+            self._device.spoil(pair.group, pair.destination)
+            self._host.spoil(pair.group, pair.source)
+            self._ledger.device.note(pair.group, [pair.destination], writer)
+            self._ledger.host.note(pair.group, [pair.source], writer)
+            self._ledger.counts.pages_lost += 1
 
     def _ready(self, op_id: int, pair: Pair) -> None:
         self.guard(pair.group, [pair.destination], f"load-back {op_id} fills it")
@@ -189,8 +201,10 @@ class Transfers:
     def _copying(self, source: Arena, destination: Arena, pairs: Sequence[Pair]) -> Callable[[], None]:
         def copy() -> None:
             for pair in pairs:
-                words = source.page(pair.group, pair.source)
-                destination.page(pair.group, pair.destination).copy_(words, non_blocking=True)
+                here = source.parts(pair.group, pair.source)
+                there = destination.parts(pair.group, pair.destination)
+                for place, words in zip(there, here, strict=True):
+                    place.copy_(words, non_blocking=True)
 
         return copy
 

@@ -19,6 +19,7 @@ from kvplan.commands.watching import ctrl_c, progress_bar
 
 if TYPE_CHECKING:
     from kvplan.deployment import Deployment
+    from kvplan.recipes import MemoryPlan
     from kvplan.replay.run import Run
     from kvplan.replay.step_time import StepTime
 
@@ -213,6 +214,15 @@ def replay_trace(
     device: Annotated[
         str | None, _option("--device", help="Where torch does it: cpu or cuda:0. [cpu]", panel=BACKEND)
     ] = None,
+    scale_down: Annotated[
+        int | None,
+        typer.Option(
+            "--scale-down",
+            min=1,
+            help="Make the cache so many times smaller; absent: not on a GPU, on a CPU until 1 GiB is enough.",
+            rich_help_panel=BACKEND,
+        ),
+    ] = None,
     device_costs: Annotated[
         Path | None,
         _option(
@@ -274,7 +284,7 @@ def replay_trace(
         raise ValueError(f"--rounds and {next(iter(given))} are given; one of them is expected")
     step_time = unit_rounds() if rounds else _step_time(given)
     budget = parse_budget(max_new_tokens)
-    loaded = _deployment(deployment, overrides, model)
+    loaded, plan = _planned(deployment, overrides, model)
     config = loaded.config
     tiers = TierFlags(write_back_gbps, load_back_gbps, write_back_latency, load_back_latency, device_costs)
     transfer_times = tiers.transfer_times(loaded)
@@ -292,8 +302,8 @@ def replay_trace(
         limit=limit,
         start=start,
     )
-    carrying = carrier(backend, device, loaded, storage_failure_rate, check=check)
     stored = storage_of(storage, storage_failure_rate, seed)
+    carrying, stored = carrier(backend, device, scale_down, loaded, plan, stored, check=check)
     if counts is not None:
         with progress_bar(len(requests)) as progress, ctrl_c() as stop:
             return disaggregated(
@@ -348,7 +358,13 @@ def replay_trace(
 
 
 def _deployment(deployment: Path | None, overrides: dict[str, object], model: ModelFlags) -> Deployment:
-    loaded, _ = model.load(deployment, overrides)
+    return _planned(deployment, overrides, model)[0]
+
+
+def _planned(
+    deployment: Path | None, overrides: dict[str, object], model: ModelFlags
+) -> tuple[Deployment, MemoryPlan | None]:
+    loaded, plan = model.load(deployment, overrides)
     if loaded.usable_blocks is None:
         raise ValueError(
             "the deployment has no pool size; pool_blocks, pool_tokens or pool_gib is expected, in the file "
@@ -360,7 +376,7 @@ def _deployment(deployment: Path | None, overrides: dict[str, object], model: Mo
             f"{MAX_BLOCKS}"
         )
     model.write(loaded)
-    return loaded
+    return loaded, plan
 
 
 def _step_time(given: dict[str, str]) -> StepTime | None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -30,6 +31,9 @@ from kvplan.reports.disaggregated import figures, workers_json, workers_text
 from kvplan.scheduler import Scheduler, SchedulerConfig
 from kvplan.scheduler.config import Role
 from kvplan.traces import Trace
+
+if TYPE_CHECKING:
+    from kvplan.recipes import MemoryPlan
 
 GB = 1e9
 
@@ -56,7 +60,6 @@ def _latency(text: str | None, flag: str) -> int:
 
 
 SchedulerOf = Callable[[SchedulerConfig, Workload, AcceptLengths], Scheduler]
-CPU_BYTES = 2**30  # what an arena may take on a CPU: rows are made smaller until it is enough
 
 
 @contextmanager
@@ -70,34 +73,42 @@ def violations() -> Iterator[None]:
 
 
 def carrier(
-    backend: str, device: str | None, deployment: Deployment, failure_rate: float, *, check: bool
-) -> SchedulerOf | None:
-    """Return what makes a scheduler whose plans are carried out; None where nobody does.
+    backend: str,
+    device: str | None,
+    scale_down: int | None,
+    deployment: Deployment,
+    plan: MemoryPlan | None,
+    storage: Storage | None,
+    *,
+    check: bool,
+) -> tuple[SchedulerOf | None, Storage | None]:
+    """Return what makes a scheduler whose plans are carried out (None where nobody does), and the storage to
+    replay with.
 
     Raises ValueError for a backend that is not known, or without torch or the device.
     """
     if backend == "none":
-        if device is not None:
-            raise ValueError(f"--device {device} is given; it goes with --backend torch")
-        return None
+        for flag, value in (("--device", device), ("--scale-down", scale_down)):
+            if value is not None:
+                raise ValueError(f"{flag} {value} is given; it goes with --backend torch")
+        return None, storage
     if backend != "torch":
         raise ValueError(f"--backend {backend!r} is given; none or torch is expected")
-    if failure_rate:
-        raise ValueError("--storage-failure-rate is given; with --backend torch every load is carried out")
-    from kvplan.backends.backend import Memory, fitting_scale
     from kvplan.backends.carried import carried_scheduler
+    from kvplan.backends.foretold import Foretold
+    from kvplan.backends.memory import deployed_memory
     from kvplan.backends.torch_module import device_named
 
     where = device or "cpu"
-    on_gpu = device_named(where).type == "cuda"
-    sizes = deployment.group_bytes
-    scale = 1 if on_gpu else fitting_scale(deployment.config, sizes, CPU_BYTES)
+    memory = deployed_memory(deployment, plan, scale_down, on_gpu=device_named(where).type == "cuda")
+    foretold = None if storage is None else Foretold.of(storage)
 
     def carried(config: SchedulerConfig, workload: Workload, accept: AcceptLengths) -> Scheduler:
-        memory = Memory.of(config, sizes, scale)
-        return carried_scheduler(config, workload, accept, device=where, memory=memory, check=check)
+        return carried_scheduler(
+            config, workload, accept, device=where, memory=memory, check=check, storage=foretold
+        )
 
-    return carried
+    return carried, foretold
 
 
 def storage_of(text: str | None, failure_rate: float, seed: int) -> Storage | None:

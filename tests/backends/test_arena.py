@@ -24,9 +24,9 @@ def arena() -> Arena:
 
 def test_fresh_memory_is_poisoned_and_zeroing_takes_whole_pages() -> None:
     one = arena()
-    assert one.page(0, 4).tolist() == [POISON] * 12
+    assert one.page(0, 4).tolist() == [[POISON] * 12]
     one.zero(0, [4, 15])
-    assert one.page(0, 4).tolist() == one.page(0, 15).tolist() == [0] * 12
+    assert one.page(0, 4).tolist() == one.page(0, 15).tolist() == [[0] * 12]
     assert int((one.words == 0).sum()) == 24
 
 
@@ -37,7 +37,7 @@ def test_a_mark_is_the_first_word_of_its_row_in_every_field() -> None:
     assert one.read(0, pages, rows).tolist() == [7, 9]
     for field in (0, 1):
         plane = one.field(0, field)
-        assert plane[1, 0, :, 0].tolist() == [7, POISON, POISON, 9]
+        assert plane[1, 0, 0, 0, :, 0].tolist() == [7, POISON, POISON, 9]
         assert plane.data_ptr() == one.words.data_ptr() + (0, 64)[field]
 
 
@@ -46,7 +46,7 @@ def test_a_mark_that_differs_in_any_field_is_found() -> None:
     pages, rows, marks = np.array([1, 2, 3]), np.array([0, 1, 2]), np.array([5, 6, 7])
     one.write(0, pages, rows, marks)
     assert one.differing(0, pages, rows, marks) is None
-    one.field(0, 1)[0, 1, 1, 0] = 8
+    one.field(0, 1)[0, 0, 1, 0, 1, 0] = 8
     assert one.differing(0, pages, rows, marks) == (1, 8)
 
 

@@ -111,7 +111,8 @@ def test_random_requests_need_no_trace(
 
 def test_rows_shrink_on_request(small: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
     assert run("check-plan", small[1], "-d", small[0], "--scale-down", "16") == 0
-    assert "15.00 KiB in one allocation, rows 16 times" in " ".join(capsys.readouterr().out.split())
+    out = " ".join(capsys.readouterr().out.split())
+    assert "15.00 KiB in one allocation; 240.00 KiB as deployed, here with rows up to 16 times smaller" in out
 
 
 def test_blocks_are_found_by_allocation(small: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
@@ -128,7 +129,13 @@ def test_blocks_are_found_by_allocation(small: tuple[str, str], capsys: pytest.C
     ("arguments", "sentence"),
     [
         (("--device", "cuda:77"), "device 'cuda:77' is not there; the devices are cpu"),
-        ((), "no TRACE is given; a trace's file, --random N or --find-max-blocks is expected"),
+        ((), "no TRACE is given; one of a trace's file, --random N, --scenario FILE and --find-max"),
+        (("--random", "3", "--find-max-blocks"), "--random and --find-max-blocks are given; one of"),
+        (("--random", "3", "--limit", "2"), "--limit 2 is given; with --random it has nothing to say"),
+        (("--find-max-blocks", "--copy-delay", "1"), "--copy-delay 1 is given; with --find-max-blocks"),
+        (("--scenario", "x.json"), "--scenario brings its own configuration; no deployment, flag"),
+        (("--random", "3", "--storage", "0.5"), "--storage is given without a storage tier"),
+        (("--random", "3", "--gpu", "h200"), "--gpu is given without --model"),
     ],
 )
 def test_wrong_input_is_a_sentence(

@@ -8,11 +8,12 @@ from support.scenario import load_recording, recording_names
 from backends.carrying import CarriedRun
 from backends.small import request, scenario
 from kvplan.backends.allocator import allocator_report, find_max_blocks
-from kvplan.backends.backend import Backend, Memory
+from kvplan.backends.backend import Backend
 from kvplan.backends.bandwidth import measure_device
 from kvplan.backends.carried import CarriedScheduler
 from kvplan.backends.device_file import load_costs
 from kvplan.backends.layout import Field, GroupSpec
+from kvplan.backends.memory import Memory
 from kvplan.scheduler import SchedulerConfig
 
 torch = pytest.importorskip("torch", reason="carrying plans out needs the extra kvplan-toolkit[torch]")
