@@ -247,7 +247,12 @@ def test_a_deployment_is_made_of_overrides_alone() -> None:
             "[[cache_group]]",
             "d.toml: cache_group is not a field here; cache_groups is the nearest known name",
         ),
-        ("zzz = 3", "d.toml: zzz is not a field here; the known ones are prefix_granularity"),
+        ("zzz = 3", "d.toml: zzz is not a field here; no known name is like it, see the README"),
+        (
+            "[server]",
+            "d.toml: [server] is not a table here; settings stand above all tables, and a table is [[cache_groups]]",
+        ),
+        ("[groups]", "d.toml: groups is not a field here; cache_groups is the nearest known name"),
         ("window = 128", "d.toml: window is not a field here; it belongs in a [[cache_groups]] table"),
         ("max_num_seqs = 3", "d.toml: max_batch_size and max_num_seqs are two names of one field"),
         ("max-batch-size = 3", "d.toml: max_batch_size and max-batch-size are two names of one field"),

@@ -64,7 +64,7 @@ def collect(
     for written, value in values.items():
         field = by_name.get(written.replace("-", "_"))
         if field is None:
-            raise DeploymentError(_unknown(written, [*by_name, *also], origin))
+            raise DeploymentError(_unknown(written, value, [*by_name, *also], origin))
         if value is None:
             continue
         given = Given(field, _checked(field, value, origin.named(written)), written, origin)
@@ -74,8 +74,13 @@ def collect(
     return found
 
 
-def _unknown(written: str, known: list[str], origin: Origin) -> str:
+def _unknown(written: str, value: object, known: list[str], origin: Origin) -> str:
     name = written.replace("-", "_")
+    if isinstance(value, Mapping) and not origin.table and not nearest(name.lower(), [GROUPS]):
+        return (
+            f"{origin.named(f'[{written}]')} is not a table here; settings stand above all tables, and a table is "
+            f"[[{GROUPS}]]"
+        )
     if origin.table and any(name in field.names for field in FLAG_FIELDS):
         # A line after the last table belongs to that table, which is not what it looks like.
         hint = f"it is a setting, which stands above the first [[{GROUPS}]]"
@@ -85,7 +90,7 @@ def _unknown(written: str, known: list[str], origin: Origin) -> str:
         spelt = flag(near) if origin.flags and not origin.table else near
         hint = f"{spelt} is the nearest known name"
     else:
-        hint = f"the known ones are {', '.join(known)}"
+        hint = "no known name is like it, see the README for all of them"
     return f"{origin.named(written)} is not a field here; {hint}"
 
 
