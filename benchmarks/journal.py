@@ -37,7 +37,10 @@ HOOKED = [
     "cache/coordinator.py",
     "cache/matching.py",
     "rounds/admissions.py",
+    "rounds/decode_worker.py",
+    "rounds/fused.py",
     "rounds/phases.py",
+    "rounds/prefill_worker.py",
     "rounds/retraction.py",
 ]
 

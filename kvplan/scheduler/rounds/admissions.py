@@ -87,12 +87,11 @@ class Admissions:
 
     def first_chunk(self, build: PlanBuild, request: Request, budget: int, remote: bool) -> Outcome:
         """Try a request's first chunk; ``remote`` has a peer prefill the whole prompt (§8)."""
+        account = Account.of(self, request, "remote prefill" if remote else "first chunk")
         if not self.roster.free_slots:
-            return Outcome.NO_SLOT
+            return account.ends(Outcome.NO_SLOT) if account else Outcome.NO_SLOT
         if self.events is not None:
             self.events.touch(request, 0, (request.prefill_size - 1) // self.page)
-        kind = "remote prefill" if remote else "first chunk"
-        account = Account.of(self, request, kind)
         steps: MatchSteps | None = ([], []) if account else None
         probe = self.probe(request, steps)
         loads: list[LoadPair] = []

@@ -23,4 +23,11 @@ def separate_round(admissions: Admissions, roster: Roster, retraction: Retractio
     local_prefill_work(admissions, roster, build)
     if not build.prefills:
         decode_batch(admissions, roster.decodable.items, build, 0, admissions.width)
+    elif admissions.journal:
+        inside = {op.request.seq for op in build.prefills}
+        decodes = (request.id for request in roster.decodable.items if request.seq not in inside)
+        admissions.journal.phase = "decode"
+        admissions.journal.hold(
+            decodes, "a round with prefills holds no decodes", build.prefills[0].request.id
+        )
     retraction.run(build)

@@ -30,6 +30,7 @@ def local_prefill_work(admissions: Admissions, roster: Roster, build: PlanBuild)
     if readmission is not None:
         if journal:
             journal.phase = "prefill, readmission"
+            hold_readmissions(journal, roster, readmission)
         outcome = admissions.first_chunk(build, readmission, build.budget, remote=False)
         if outcome == Outcome.INCOMPLETE:
             hold_rest(journal, roster, None, [readmission], HEAD_OF_LINE, readmission.id)
@@ -62,6 +63,12 @@ def local_prefill_work(admissions: Admissions, roster: Roster, build: PlanBuild)
         )
 
 
+def hold_readmissions(journal: Journal, roster: Roster, first: Request) -> None:
+    """Note in the journal the readmissions behind the one that a round may start."""
+    others = (request.id for request in roster.readmissions.items if request is not first)
+    journal.hold(others, "one readmission a round, and another comes first", first.id)
+
+
 HEAD_OF_LINE = "an incomplete prefill holds the line"
 
 
@@ -78,6 +85,7 @@ def hold_rest(
         return
     if readmission is not None:
         journal.phase = "prefill, readmission"
+        hold_readmissions(journal, roster, readmission)
         journal.hold([readmission.id], reason, by)
     journal.phase = "prefill, resident"
     journal.hold((r.id for r in roster.prefilling.items if r not in done), reason, by)

@@ -11,6 +11,9 @@ from kvplan.scheduler.rounds.phases import local_prefill_work
 
 def prefill_round(admissions: Admissions, roster: Roster, build: PlanBuild) -> None:
     """Hand every finished prompt to the peer, then prefill."""
+    journal = admissions.journal
+    if journal:
+        journal.phase = "hand-off"
     for request in list(roster.decodable.items):
         if request.state == State.PREFILL_DONE and admissions.try_decode(build, request, local=False):
             build.remote_decode.append(request)
