@@ -158,7 +158,7 @@ class Engine:
         self._note_retractions()
         self._lost = False
         loaded_ns = self._start_transfers(plan.cache) if plan.cache else 0
-        self.handed_now = self._hand_off(plan) if not self._lost else True
+        self.handed_now = self._hand_off(plan) or self._lost
         step = None
         prefills = prefill_tokens = decodes = step_ns = 0
         for batch in plan.forward:

@@ -124,7 +124,7 @@ class DecodeWorker(Worker):
 
     def _hand_off(self, plan: ExecutionPlan) -> bool:
         batch = plan.remote_prefill
-        if batch is None:
+        if batch is None or self._lost:  # with a load that failed, the runtime retracts them (engine.md §11)
             return False
         for at, name in enumerate(batch.request_ids):
             flight = self.live[name]
