@@ -6,6 +6,7 @@ Imports nothing heavy, as every command's module does before the command runs.
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import wraps
@@ -101,7 +102,7 @@ class ModelFlags:
     def _planned(
         self, overrides: dict[str, object], max_context_len: int | None, batch_needed: bool
     ) -> tuple[Deployment, MemoryPlan]:
-        from kvplan.recipes import plan_memory
+        from kvplan.recipes import RecipeError, plan_memory
 
         by_place = {known.place: name for known in FLAG_FIELDS for name in known.names if name in overrides}
         if batch_needed and "max_batch_size" not in by_place:
@@ -111,6 +112,7 @@ class ModelFlags:
             options["cache_gib"] = _numbers(options["cache_gib"], "--cache-gib", float)
         if "pp_layers" in options:
             options["pp_layers"] = _numbers(options["pp_layers"], "--pp-layers", int)
+        named = {}  # how the command line names what the recipe does by its own names, or the engine's
         for place, name in (
             ("max_batch_size", "max_num_seqs"),
             ("max_scheduled_tokens", "max_scheduled_tokens"),
@@ -119,12 +121,16 @@ class ModelFlags:
             ("prefix_granularity", "prefix_tokens"),
             ("role", "role"),
         ):
+            named[place] = named[name] = by_place.get(place, place)
             if place in by_place:
                 options[name] = overrides[by_place[place]]
         prefix = options.get("prefix_tokens")
         if prefix and "page_tokens" not in options and prefix % 64:
             options["page_tokens"] = prefix  # the default page would not divide it
-        plan = plan_memory(self.given["model"], max_context_len=max_context_len, **options)
+        try:
+            plan = plan_memory(self.given["model"], max_context_len=max_context_len, **options)
+        except RecipeError as error:
+            raise ValueError(in_flags(str(error), named)) from None
         flags = dict(overrides)
         if plan.ranks.dp > 1:  # a deployment is one attention replica's, and has its part of the batch
             flags.pop(by_place.get("max_batch_size", ""), None)
@@ -133,6 +139,21 @@ class ModelFlags:
         if POOL in by_place:
             source = ""
         return plan.to_deployment(flags, source), plan
+
+
+def in_flags(sentence: str, also: Mapping[str, str] = {}) -> str:
+    """Return a sentence about arguments of ``plan_memory`` with the flags that they are on a command line.
+
+    ``also`` are other names of flags. A name that is a word as well counts at the beginning alone, and none does
+    inside a path.
+    """
+    names = {name: name for name in (*FLAG_TYPES, "max_context_len", "max_total_tokens")} | dict(also)
+    certain = [name for name in names if "_" in name or name in ("tp", "pp", "dp")]
+    inside = re.compile(rf"(?<![\w/.'=-])({'|'.join(certain)})(?![\w/.'=-])")
+    first = re.compile(rf"^({'|'.join(set(names) - set(certain))})(?= is | and | ')")
+    for pattern in (first, inside):
+        sentence = pattern.sub(lambda match: flag(names[match[0]]), sentence)
+    return sentence
 
 
 def batch_flag(overrides: Mapping[str, object]) -> str:

@@ -201,7 +201,24 @@ def test_no_line_is_wider_than_the_terminal(
         (["--gpu", "h100"], "--gpu is given without --model"),
         (["--model", "nothing-like-it"], "does not exist"),
         (["--model", "llama-3.1-8b", "-d", "x.toml"], "give one of them"),
-        (["--model", "llama-3.1-8b", "--gpu-memory-gib", "0"], "gpu_memory_gib is 0.0"),
+        (
+            ["--model", "llama-3.1-8b", "--gpu-memory-gib", "0"],
+            "kvplan: --gpu-memory-gib is 0.0; a number of GiB above 0",
+        ),
+        (
+            ["--model", "llama-3.1-8b", "--gpu", "h200", "--page-tokens", "64", "--prefix-granularity", "96"],
+            "kvplan: --prefix-granularity is 96; it must be a multiple of --page-tokens (64)",
+        ),
+        (
+            ["--model", "llama-3.1-8b", "--gpu", "h200", "--max-num-batched-tokens", "0"],
+            "kvplan: --max-num-batched-tokens is 0; at least 1",
+        ),
+        (["--model", "llama-3.1-8b", "--gpu", "h300"], "kvplan: --gpu 'h300' is not known"),
+        (["--model", "a/tp/role", "--gpu", "h300"], "kvplan: --model 'a/tp/role' does not exist"),
+        (
+            ["--model", "llama-3.1-8b", "--gpu", "h200", "--dp", "2"],
+            "kvplan: --dp is 2; it must divide --tp (1)",
+        ),
         (["--model", "llama-3.1-8b", "--cache-gib", "1,x"], "--cache-gib is '1,x'; numbers with commas"),
         (
             ["--model", "llama-3.1-8b", "--gpu", "h100", "--tp", "3"],
@@ -210,7 +227,7 @@ def test_no_line_is_wider_than_the_terminal(
         (["--model", "llama-3.1-8b", "--compare", "kv-dtype"], "FLAG=V1,V2 is needed"),
         (["--model", "llama-3.1-8b", "--compare", "colour=red"], "--colour, which is no flag"),
         (["--model", "llama-3.1-8b", "--compare", "tp=1,x"], "--tp x: a number is needed"),
-        (["--model", "llama-3.1-8b", "--compare", "kv-dtype=fp3"], "--kv-dtype fp3: kv_dtype is 'fp3'"),
+        (["--model", "llama-3.1-8b", "--compare", "kv-dtype=fp3"], "--kv-dtype fp3: --kv-dtype is 'fp3'"),
         (
             ["--model", "llama-3.1-8b", "--compare", "max-num-seqs=1", "--compare", "max_running_requests=2"],
             "--compare is about --max-running-requests twice",
