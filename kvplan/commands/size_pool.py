@@ -77,6 +77,7 @@ def size_pool(
 
     from kvplan import sizing
     from kvplan.reports.memory import (
+        held_lines,
         layers_of,
         layout_lines,
         memory_json,
@@ -123,7 +124,9 @@ def size_pool(
         print_text(
             lambda width: (
                 memory_text(plan, width, layout=False)
-                + size_pool_text(result, width, layers_of(plan), layout_lines(plan, width))
+                + size_pool_text(
+                    result, width, layers_of(plan), [*layout_lines(plan, width), *held_lines(plan, width)]
+                )
                 + narrow_try(narrow, width)
             )
         )

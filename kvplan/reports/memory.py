@@ -201,5 +201,21 @@ def layout_lines(plan: MemoryPlan, width: int = 80) -> list[str]:
     return [*table(columns, width), *folded("", whole, width, indent=2)]
 
 
+def held_lines(plan: MemoryPlan, width: int = 80) -> list[str]:
+    """Return what the wanted requests' rows take by themselves, where windows make a difference."""
+    demand, stage = plan.demand, plan.stage
+    if demand is None or demand.total_tokens != demand.requests * demand.max_context_len:
+        return []
+    capped = stage.held_bytes(demand.requests, demand.max_context_len)
+    whole = stage.unwindowed_bytes(demand.requests, demand.max_context_len)
+    if capped == whole:
+        return []
+    text = (
+        f"the wanted tokens take {size(capped)} with each window capped exactly, {size(whole)} if every layer "
+        "kept the whole context (exact: rows alone, no pages)"
+    )
+    return folded("", text, width, indent=2)
+
+
 def _padded(padding: int, block: int) -> str:
     return f"{size(padding)} ({percent(padding / block)})" if padding else "none"

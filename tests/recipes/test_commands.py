@@ -270,7 +270,18 @@ def test_replay_trace_takes_a_model_and_a_gpu(capsys: pytest.CaptureFixture[str]
     assert (again.status, "is there already" in again.err) == (2, True)
 
 
-def hybrid(folder: Path) -> str:
+def test_s9_says_both_bases_of_what_windows_cost(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    kinds = ["sliding_attention", "full_attention"] * 12
+    path = hybrid(tmp_path, layer_types=kinds, num_hidden_layers=24, num_key_value_heads=8)
+    wish = ["--max-num-seqs", "32", "--max-context-len", "8192", "--cache-gib", "20"]
+    out = " ".join(Ran(capsys, "size-pool", "--model", path, *wish).out.split())
+    assert (
+        "the wanted tokens take 6.09 GiB with each window capped exactly, 12.00 GiB if every layer kept the "
+        "whole context (exact: rows alone, no pages)" in out
+    )
+
+
+def hybrid(folder: Path, **changes: object) -> str:
     """8 layers, of which the first two keep everything and the others a window: 4 KV heads of 64, bf16."""
     kinds = ["full_attention"] * 2 + ["sliding_attention"] * 6
     values = {
@@ -289,7 +300,7 @@ def hybrid(folder: Path) -> str:
         "vocab_size": 1000,
         "torch_dtype": "bfloat16",
     }
-    return str(written(folder, values))
+    return str(written(folder, values, **changes))
 
 
 def test_a_stage_without_layers_of_a_group_is_emitted_with_0_bytes(
