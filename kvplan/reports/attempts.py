@@ -87,6 +87,8 @@ def need(ask: GroupAsk) -> str:
     has = f"{grouped(ask.free)} free + {grouped(ask.evictable)} evictable"
     if ask.own_expired:
         has += f" + {grouped(ask.own_expired)} of its own that expired"
+    if ask.own_hits:
+        has += f"; {grouped(ask.own_hits)} that it hits itself are exempt"
     return f"{counted(ask.needed, 'page')} of {ask.group_id}: {' + '.join(parts)}; there are {has}"
 
 

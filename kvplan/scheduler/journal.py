@@ -52,6 +52,7 @@ class GroupAsk:
 
     ``free``: slots in its blocks, and those of the empty blocks, which any group may open. ``evictable``: cached
     and held by nobody, but for what this admission hits. ``own_expired``: the request's own, past retention.
+    ``own_hits``: cached and held by nobody, but exempt from eviction, since this admission hits them.
     """
 
     group_id: str
@@ -64,6 +65,7 @@ class GroupAsk:
     free: int
     evictable: int
     own_expired: int
+    own_hits: int
 
 
 @dataclass(slots=True)

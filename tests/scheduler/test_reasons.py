@@ -214,6 +214,17 @@ def test_a_window_that_was_not_kept_ends_the_hit_and_sets_a_promotion_boundary(
     assert steps["sliding"].boundary * 4 == device
 
 
+@pytest.mark.parametrize(("same", "exempt"), [(True, 3), (False, 0)])
+def test_what_an_admission_hits_is_exempt_from_its_evictions(same: bool, exempt: int) -> None:
+    made = engine(pages=8)
+    made.run("a", tokens(14, shared=14))
+    made.submit("b", tokens(30, shared=14 if same else 0))
+    one = first_attempt(made, "b")
+    [ask] = one.groups
+    assert (ask.own_hits, ask.evictable) == (exempt, 3 - exempt)
+    assert len(one.evicted) == 3 - exempt
+
+
 # --- how a retraction goes -----------------------------------------------------------------------------------
 
 

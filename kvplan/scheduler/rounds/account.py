@@ -86,6 +86,7 @@ class Account:
             loads = 0
             if probe is not None and probe.host_matched > probe.device:
                 loads = cache.host_pages(group, probe.device, probe.host_matched)
+            own_hits = cache.loose_hits(group.index, hits)
             self.entry.groups.append(
                 GroupAsk(
                     group.id,
@@ -96,8 +97,9 @@ class Account:
                     loads,
                     group.packing,
                     cache.pool.free_pages(group.index),
-                    cache.evictable_pages(group.index) - cache.loose_hits(group.index, hits),
+                    cache.evictable_pages(group.index) - own_hits,
                     sum(1 for rank in own if rank[-2] == group.index),
+                    own_hits,
                 )
             )
         slots, empty = all_given_up(cache.pool, hits, [(rank[-2], rank[-1]) for rank in own])
