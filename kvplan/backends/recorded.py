@@ -94,6 +94,8 @@ class Scenario(msgspec.Struct, frozen=True):
             if name == "role":
                 config.role = _named(SchedulerConfig.Role, value, "config.role")
             elif name == "cache_groups":
+                if not isinstance(value, list):
+                    raise ValueError(f"config.cache_groups is {value!r}; a list is needed")
                 config.cache_groups = [_group(group, at) for at, group in enumerate(value)]
             else:
                 setattr(config, name, value)
