@@ -110,10 +110,12 @@ def size_pool(
         narrow = _with_narrow_cache(model, overrides, max_context_len, total, result)
     played = None
     if prove:
+        from kvplan.commands.watching import progress_bar
         from kvplan.replay.proof import prove as proved
 
         pooled = loaded if result.pool is not None else loaded.with_pool_blocks(result.needed_blocks)
-        played = proved(pooled.config, max_context_len, output_tokens)
+        with progress_bar(pooled.config.max_batch_size) as progress:
+            played = proved(pooled.config, max_context_len, output_tokens, progress)
     model.write(loaded)
     more = {} if played is None else {"proof": msgspec.to_builtins(played)}
     if format is OutputFormat.json:

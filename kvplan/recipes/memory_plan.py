@@ -150,9 +150,11 @@ class MemoryPlan:
         return None if cache is None or not row else cache // row
 
     def requests_at_once(self, max_context_len: int | None = None) -> int | None:
-        """The most requests of that length that surely fit at once on one attention replica (§3).
+        """The most requests of that length that fit at once on one attention replica (§3).
 
-        None without a pool. One request counts as the engine admits it alone.
+        Submitted together they all finish and none is retracted, if each declares its budget
+        (``max_new_tokens``); one may wait some rounds for a page of a window. None without a pool. One request
+        counts as the engine admits it alone.
         """
         context = self._context(max_context_len)
         usable = self.usable_blocks

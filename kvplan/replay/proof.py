@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,7 +12,7 @@ from kvplan.replay.accept import parse_accept
 from kvplan.replay.arrivals import Arrivals
 from kvplan.replay.dead_end import DeadEnd
 from kvplan.replay.engine import Engine
-from kvplan.replay.play import play
+from kvplan.replay.play import Progress, play
 from kvplan.replay.step_time import unit_rounds
 from kvplan.replay.transfers import loaded_group
 from kvplan.replay.workload import Workload
@@ -50,11 +51,16 @@ class Proof:
         return self.finished == self.requests and not self.retractions
 
 
-def prove(config: SchedulerConfig, max_context_len: int, output_tokens: int | None = None) -> Proof:
+def prove(
+    config: SchedulerConfig,
+    max_context_len: int,
+    output_tokens: int | None = None,
+    progress: Callable[[Progress], None] | None = None,
+) -> Proof:
     """Play ``config.max_batch_size`` requests of ``max_context_len`` tokens, submitted together to an empty pool.
 
     Of these ``output_tokens`` are generated (None: 256, or a half where that is less). No two prompts have a
-    token in common. ``config`` must have a pool. Raises ``ValueError`` for what cannot be played.
+    token in common. ``config`` must have a pool; ``progress`` is told now and then how far it is. Raises ``ValueError`` for what cannot be played.
     """
     width, requests = config.decode_input_tokens, config.max_batch_size
     output = max(min(256, max_context_len // 2), width) if output_tokens is None else output_tokens
@@ -99,7 +105,7 @@ def prove(config: SchedulerConfig, max_context_len: int, output_tokens: int | No
             )
         return False
 
-    _, dead_end = play(engine, Arrivals(engine.workload), stop=after_round)
+    _, dead_end = play(engine, Arrivals(engine.workload), progress=progress, stop=after_round)
     if dead_end is not None:
         after_round()  # the round that ended it is not asked about
     return Proof(
