@@ -31,6 +31,7 @@ _LEFT_OUT = {
     "transfer_latency",
     "backend",
     "device",
+    "scale_down",
 }
 
 
