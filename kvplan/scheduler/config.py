@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
 from enum import IntEnum
-from typing import ClassVar
 
 from kvplan.scheduler.cache.geometry import ceil_div
 
@@ -31,14 +30,6 @@ class CacheTransferPolicy(IntEnum):
     LatestSnapshot = 2
 
 
-class Role(IntEnum):
-    """What an engine does: prefill only, decode only, or both."""
-
-    P = 0
-    D = 1
-    Fused = 2
-
-
 class GroupKind(IntEnum):
     """The three kinds of cache group (engine.md §1)."""
 
@@ -46,8 +37,6 @@ class GroupKind(IntEnum):
     SLIDING = 1
     STATE = 2
 
-
-_Role = Role  # inside SchedulerConfig the name is taken by the engine's own ``SchedulerConfig.Role``
 
 # A state group keeps the newest snapshot and the one before it: a window of two (engine.md §3, §5).
 STATE_WINDOW = 2
@@ -159,7 +148,12 @@ class SchedulerConfig:
     tokens; ``num_device_pages`` and ``num_host_pages`` in LCM blocks, each with the null one counted in.
     """
 
-    Role: ClassVar[type[_Role]] = Role
+    class Role(IntEnum):
+        """What an engine does: prefill only, decode only, or both."""
+
+        P = 0
+        D = 1
+        Fused = 2
 
     prefix_granularity: int = 0
     num_device_pages: int = 0
@@ -168,7 +162,7 @@ class SchedulerConfig:
     max_batch_size: int = 0
     decode_input_tokens: int = 1
     overlap_schedule_depth: int = 0
-    role: _Role = Role.Fused
+    role: Role = Role.Fused
     cache_groups: list[CacheGroupConfig] = field(default_factory=list)
     disable_l2_cache: bool = False
     enable_l3_storage: bool = False
@@ -289,4 +283,5 @@ class SchedulerConfig:
                 )
 
 
+Role = SchedulerConfig.Role
 _SCHEDULER_FIELDS = frozenset(f.name for f in fields(SchedulerConfig))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -107,10 +107,13 @@ class Batch:
         }
 
 
+_Batch = Batch  # inside Forward the name is taken by the engine's own ``Forward.Batch``
+
+
 class Forward:
     """Names of what a forward takes."""
 
-    Batch = Batch
+    Batch: TypeAlias = _Batch
 
 
 class ExecutionPlan:
