@@ -100,7 +100,11 @@ def check_scenario(
     copy_delay: int | None = None,
     max_rounds: int | None = None,
 ) -> CheckResult:
-    """Play a recorded scenario and carry out every plan. Raises ``BackendError`` without torch or the device."""
+    """Play a recorded scenario and carry out every plan.
+
+    On a GPU a transfer is acknowledged when its copies have come to their end, on a CPU after the rounds that the
+    scenario says. Raises ``BackendError`` without torch or the device.
+    """
     config = scenario.scheduler_config()
     script = RecordedScript(scenario)
 
@@ -112,7 +116,8 @@ def check_scenario(
         return CarriedScheduler(config, backend)
 
     def of(scheduler: CarriedScheduler) -> _Play:
-        run = RecordedRun(scenario, scheduler, script)
+        on_gpu = scheduler.backend.device.type == "cuda"
+        run = RecordedRun(scenario, scheduler, script, scheduler.backend.settled if on_gpu else None)
         return _Play(lambda: run.play(max_rounds), lambda: (len(run.finished), len(run.refused)))
 
     return _carried_out(config, device, len(scenario.requests), made, of)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -65,7 +65,17 @@ class _Known:
 class RecordedRun:
     """One scenario in flight, on a scheduler of its configuration."""
 
-    def __init__(self, scenario: Scenario, scheduler: Scheduler, script: RecordedScript) -> None:
+    def __init__(
+        self,
+        scenario: Scenario,
+        scheduler: Scheduler,
+        script: RecordedScript,
+        copied: Callable[[], Collection[int]] | None = None,
+    ) -> None:
+        """``copied`` tells which transfers' copies have come to their end since it was last asked: their answers
+        come then, and not after the rounds that the scenario says."""
+        self._copied = copied
+        self._copying: dict[int, Any] = {}
         self._scenario = scenario
         self._timing = scenario.timing
         self._scheduler = scheduler
@@ -87,6 +97,8 @@ class RecordedRun:
         last = max((request.submit for request in self._scenario.requests), default=0)
         limit = min(self._scenario.max_rounds, max_rounds or self._scenario.max_rounds)
         for at in range(limit):
+            if self._copied is not None:
+                self._advance([self._copying.pop(op_id) for op_id in self._copied()])
             self._advance(self._before.pop(at, []))
             self._submit(at)
             self._advance(self._before.pop(at, []))  # handshakes that take no round
@@ -96,7 +108,7 @@ class RecordedRun:
             plan = self._scheduler.next_execution_plan()
             self._answer(at, plan)
             self._advance(self._landed(at))
-            if at >= last and not (self._live or self._before or self._after):
+            if at >= last and not (self._live or self._before or self._after or self._copying):
                 return "complete"
         return "complete" if not self._live else "limit of rounds"
 
@@ -126,12 +138,16 @@ class RecordedRun:
         lost = False
         for op in plan.cache:
             for op_id in op.op_ids:
-                if isinstance(op, Cache.WriteBackOp):
-                    self._before[at + self._timing.write_back].append(Cache.WriteBackDoneEvent(op_id))
-                    continue
-                lost |= op_id in failing
-                done = Cache.LoadBackDoneEvent(op_id, op_id not in failing)
-                self._before[at + self._timing.load_back].append(done)
+                done: Any = Cache.WriteBackDoneEvent(op_id)
+                rounds = self._timing.write_back
+                if isinstance(op, Cache.LoadBackOp):
+                    lost |= op_id in failing
+                    done = Cache.LoadBackDoneEvent(op_id, op_id not in failing)
+                    rounds = self._timing.load_back
+                if self._copied is not None:
+                    self._copying[op_id] = done
+                else:
+                    self._before[at + rounds].append(done)
         if lost:  # the forward does not run, and the runtime retracts its requests (engine.md §11)
             batches = [*plan.forward, *([plan.remote_prefill] if plan.remote_prefill is not None else [])]
             self._after[at] += [ForwardEvent.Retract(name) for batch in batches for name in batch.request_ids]
