@@ -68,7 +68,7 @@ def explain_round(
     of the dead end (stall or livelock) in which the replay ends, and what spares it: each way was replayed.
     """
     from kvplan.explain.explanation import DETAILED, explain_next
-    from kvplan.explain.history import entries, evictions, refusal, round_at, rounds_of, session_before
+    from kvplan.explain.history import entries, evictions, refusal, round_at, rounds_of, sessions_before
     from kvplan.replay.step_time import parse_seconds
     from kvplan.reports.explain_round import refused_json, refused_text, rounds_json, rounds_text
 
@@ -97,13 +97,13 @@ def explain_round(
     known, entered = evictions(source), entries(source)
     explanations = [
         explain_next(
-            session_before(source, index),
+            session,
             request_id=request,
             detailed=None if all else DETAILED,
             eviction_of=known,
             entered=entered,
         )
-        for index in wanted[: len(wanted) - left]
+        for session in sessions_before(source, wanted[: len(wanted) - left])
     ]
     cures = _cures(source, summary()) if dead_end is not None else []
     if format is OutputFormat.json:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -13,6 +13,9 @@ from kvplan.explain.misses import short_key
 from kvplan.explain.observer import DEVICE
 from kvplan.replay.session import Session
 from kvplan.replay.store import RunError
+
+NEAR = 2_000
+"""Rounds that are played on rather than from a state: half of those between two states."""
 
 
 class Source(Protocol):
@@ -56,6 +59,23 @@ def session_before(source: Source, round_index: int) -> Session:
             "it exactly, without a token; ask for one of these"
         )
     return session
+
+
+def sessions_before(source: Source, rounds: Sequence[int]) -> Iterator[Session]:
+    """For each of these rounds, in their order, the session with it as the round that is played next.
+
+    A session that has been played past its round goes on where that is nearer than a state. Raises ``RunError``
+    as ``session_before``.
+    """
+    played = set(source.table("rounds")["round"].to_list())
+    session: Session | None = None
+    for at in rounds:
+        near = session is not None and at in played and 0 <= at - session.round < NEAR
+        if near and session is not None and session.round < at:
+            session.play(at)
+        if session is None or session.round != at:
+            session = session_before(source, at)
+        yield session
 
 
 def round_at(source: Source, seconds: float) -> int:

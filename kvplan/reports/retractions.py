@@ -15,6 +15,7 @@ from kvplan.reports.replay_units import counted, duration, grouped, percent, rou
 LABEL = 8
 ROWS = 20
 VICTIMS = 5
+STORMS = 5
 NAMED = 4
 Time = Callable[[float], str]
 
@@ -41,8 +42,7 @@ def retractions_text(
     else:
         lines += _rows(story, width, time, everything)
         lines += _victims(story, width, time, everything)
-        for number, storm in enumerate(story.storms, 1):
-            lines += _storm(number, storm, width, time)
+        lines += _storms(story.storms, width, time, everything)
         lines += ["", *_result(story, width, time)]
         for cure in cures:
             lines += folded("try", f"{cure.flag}   {effect(cure, time)}", width, LABEL)
@@ -84,7 +84,10 @@ def _rows(story: Story, width: int, time: Time, everything: bool) -> list[str]:
         ),
     ]
     lines = table(columns, width)
-    note = "dropped, back (from cache + from the host), again and headroom in tokens; – not readmitted"
+    note = (
+        "dropped, back (from cache + from the host), again (computed again before the next one) and headroom in "
+        "tokens; – not readmitted"
+    )
     lines += folded("", note, width, 0)
     left = len(story.rows) - len(rows)
     return lines + (folded("", f"and {grouped(left)} more (--all)", width, 0) if left else [])
@@ -115,6 +118,17 @@ def _victims(story: Story, width: int, time: Time, everything: bool) -> list[str
     return ["", *table(columns, width), *more]
 
 
+def _storms(storms: Sequence[Storm], width: int, time: Time, everything: bool) -> list[str]:
+    """The storms that cost most, in the order in which they came."""
+    costly = sorted(range(len(storms)), key=lambda at: -storms[at].again)
+    shown = sorted(costly if everything else costly[:STORMS])
+    lines = [line for at in shown for line in _storm(at + 1, storms[at], width, time)]
+    left = len(storms) - len(shown)
+    return lines + (
+        ["", *folded("", f"and {counted(left, 'storm')} that cost less (--all)", width, 0)] if left else []
+    )
+
+
 def _storm(number: int, storm: Storm, width: int, time: Time) -> list[str]:
     text = (
         f"{number}: rounds {grouped(storm.first_round)}..{grouped(storm.last_round)}, {time(storm.start_s)} to "
@@ -136,12 +150,13 @@ def _why(storm: Storm) -> list[str]:
     said = []
     if storm.undeclared:
         said.append(
-            f"{counted(storm.undeclared, 'victim')} without a declared max_new_tokens: no headroom is held for "
-            "them, so growth meets growth"
+            f"{counted(storm.undeclared, 'victim')} without a declared max_new_tokens: their admissions hold no "
+            "room for the rest of a prompt and for its output, so what is admitted outgrows the pool"
         )
     if storm.partly_covered:
         said.append(
-            f"{counted(storm.partly_covered, 'victim')} with a max_new_tokens above what the admission secured"
+            f"{counted(storm.partly_covered, 'victim')} with a max_new_tokens above what the admission secured, "
+            "so they outgrow it"
         )
     if storm.by_runtime:
         said.append(

@@ -10,7 +10,15 @@ from replay.small import config, row, trace
 
 from explain.runs import crowd, hosted, kept, sessions, undeclared
 from kvplan.explain.explanation import RoundExplanation, explain_next
-from kvplan.explain.history import entries, evictions, refusal, round_at, rounds_of, session_before
+from kvplan.explain.history import (
+    entries,
+    evictions,
+    refusal,
+    round_at,
+    rounds_of,
+    session_before,
+    sessions_before,
+)
 from kvplan.explain.live import Live
 from kvplan.replay.session import Session, begin
 from kvplan.replay.store import RunError
@@ -154,6 +162,17 @@ def test_the_rounds_of_a_request_are_those_of_its_events_and_its_last_wait(tmp_p
     entered = entries(made)
     assert entered(victim, -1) == admitted[0]
     assert entered(victim, admitted[-1]) is None
+
+
+def test_rounds_explained_in_turn_are_explained_as_each_alone(tmp_path: Path) -> None:
+    made = kept(undeclared(), tmp_path / "run", every=25)
+    wanted = [3, 4, 9, 60, 61, 62, 100, 7]
+    told = [explain_next(session) for session in sessions_before(made, wanted)]
+    assert [one.round for one in told] == wanted
+    alone = [explain_next(session_before(made, at)) for at in wanted]
+    assert rounds_json(told, wanted) == rounds_json(alone, wanted)
+    with pytest.raises(RunError, match="the run has rounds 0 to"):
+        list(sessions_before(made, [3, 10**6]))
 
 
 def test_the_round_at_a_time_is_the_one_planned_last_until_then(tmp_path: Path) -> None:

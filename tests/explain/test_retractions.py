@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -78,6 +79,17 @@ def test_storms_have_who_evicts_whom(pressed: Record) -> None:
     text = retractions_text(story, [], False, 100).plain
     assert "without a declared max_new_tokens" in text
     assert " ⇄ " in text
+
+
+def test_of_many_storms_the_costly_ones_are_shown_in_order(pressed: Record) -> None:
+    story = story_of(pressed, 0, 0.0)
+    [storm] = story.storms
+    many = replace(story, storms=[replace(storm, again=again) for again in (7, 9, 1, 8, 2, 6, 5)])
+    shown = retractions_text(many, [], False, 100).plain
+    numbers = [line.split()[1] for line in shown.splitlines() if line.startswith("storm ")]
+    assert numbers == ["1:", "2:", "4:", "6:", "7:"]
+    assert "and 2 storms that cost less (--all)" in shown
+    assert retractions_text(many, [], False, 100, everything=True).plain.count("storm   ") == 7
 
 
 def test_a_cycle_needs_a_way_back() -> None:
