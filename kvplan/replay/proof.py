@@ -16,7 +16,7 @@ from kvplan.replay.play import Progress, play
 from kvplan.replay.step_time import unit_rounds
 from kvplan.replay.transfers import loaded_group
 from kvplan.replay.workload import Workload
-from kvplan.scheduler import Scheduler, SchedulerConfig
+from kvplan.scheduler import CapacityModel, Scheduler, SchedulerConfig
 from kvplan.scheduler.journal import Attempt, Journal
 
 MOST_TOKENS = 2**26  # of all prompts together, which are in memory at once
@@ -27,9 +27,10 @@ MOST_BLOCKS = 20_000_000  # the accounts of so many take about 4 GB
 class Proof:
     """What became of ``requests`` requests of ``prompt_tokens`` and ``output_tokens``, submitted together.
 
-    Each declared its output. ``most_at_once`` is the most that held pages at the same time, ``waited`` those that
-    were ever refused pages, ``longest_wait_rounds`` the most rounds in which one was. ``dead_end`` is why some
-    never finish, None if all did.
+    Each declared its output. ``most_at_once`` is the most that held pages at the same time, ``last_start_round``
+    the round in which the last one's first chunk was computed. ``waited`` are those that were ever refused pages,
+    ``longest_wait_rounds`` the most rounds in which one was: None in a pool below the engine's demand, where
+    they have to. ``dead_end`` is why some never finish, None if all did.
     """
 
     requests: int
@@ -40,8 +41,9 @@ class Proof:
     never_fit: int
     retractions: int
     most_at_once: int
-    waited: int
-    longest_wait_rounds: int
+    last_start_round: int
+    waited: int | None
+    longest_wait_rounds: int | None
     rounds: int
     dead_end: DeadEnd | None
 
@@ -60,7 +62,8 @@ def prove(
     """Play ``config.max_batch_size`` requests of ``max_context_len`` tokens, submitted together to an empty pool.
 
     Of these ``output_tokens`` are generated (None: 256, or a half where that is less). No two prompts have a
-    token in common. ``config`` must have a pool; ``progress`` is told now and then how far it is. Raises ``ValueError`` for what cannot be played.
+    token in common. ``config`` must have a pool; ``progress`` is told now and then how far it is. Raises
+    ``ValueError`` for what cannot be played.
     """
     width, requests = config.decode_input_tokens, config.max_batch_size
     output = max(min(256, max_context_len // 2), width) if output_tokens is None else output_tokens
@@ -82,7 +85,11 @@ def prove(
             f"the pool has {config.num_device_pages} LCM blocks; at most {MOST_BLOCKS} can be played"
         )
     scheduler = Scheduler(config)
-    scheduler.journal = journal = Journal()
+    capacity = CapacityModel(config)
+    pages = capacity.concurrent_group_pages(requests * max_context_len, max_context_len)
+    if capacity.lcm_blocks_needed_for(pages) < config.num_device_pages:
+        # A journal has every request tried in every round, which takes minutes where most of them wait.
+        scheduler.journal = Journal()
     engine = Engine(
         scheduler=scheduler,
         workload=_workload(requests, prompt, output),
@@ -95,7 +102,8 @@ def prove(
     refusals: Counter[str] = Counter()
 
     def after_round() -> bool:
-        if journal.round is not None:
+        journal = scheduler.journal
+        if journal is not None and journal.round is not None:
             refusals.update(
                 {
                     entry.request_id
@@ -108,6 +116,7 @@ def prove(
     _, dead_end = play(engine, Arrivals(engine.workload), progress=progress, stop=after_round)
     if dead_end is not None:
         after_round()  # the round that ended it is not asked about
+    events = zip(engine.events.rounds, engine.events.kinds, strict=True)
     return Proof(
         requests=requests,
         prompt_tokens=prompt,
@@ -117,8 +126,9 @@ def prove(
         never_fit=len(engine.refused),
         retractions=engine.totals.retractions.total(),
         most_at_once=max(engine.rounds.column("running"), default=0),
-        waited=len(refusals),
-        longest_wait_rounds=max(refusals.values(), default=0),
+        last_start_round=max((at for at, kind in events if kind == "admitted"), default=0),
+        waited=None if scheduler.journal is None else len(refusals),
+        longest_wait_rounds=None if scheduler.journal is None else max(refusals.values(), default=0),
         rounds=engine.round_index,
         dead_end=dead_end,
     )

@@ -33,7 +33,9 @@ def _came(proof: Proof) -> str:
         all_of = f"{grouped(proof.finished)} of {grouped(proof.requests)} finish, the others never do"
     again = counted(proof.retractions, "retraction") if proof.retractions else "no retraction"
     waits = "none waits for a page"
-    if proof.waited:
+    if proof.waited is None or proof.longest_wait_rounds is None:
+        waits = f"the last begins in round {grouped(proof.last_start_round)}"
+    elif proof.waited:
         waits = f"{grouped(proof.waited)} waited for pages, the longest {counted(proof.longest_wait_rounds, 'round')}"
     rounds = counted(proof.rounds, "round")
-    return f"{all_of}, {again}; at most {grouped(proof.most_at_once)} at once, {waits}; {rounds}"
+    return f"{all_of}, {again}; at most {grouped(proof.most_at_once)} at once, {waits}; {rounds} in all"

@@ -28,8 +28,9 @@ def test_a_pool_for_fewer_lets_the_others_wait() -> None:
     found = prove(config(21, page=16, chunk=64, batch=8), 100, 20)
     assert found.holds
     assert found.most_at_once == 3
-    assert found.waited == 5
-    assert found.longest_wait_rounds > 20
+    assert (found.waited, found.longest_wait_rounds) == (None, None)  # they have to wait, and for long
+    assert 20 < found.last_start_round < found.rounds
+    assert f"the last begins in round {found.last_start_round}" in " ".join(proof_text(found).plain.split())
 
 
 def test_requests_that_never_fit_are_not_played() -> None:
