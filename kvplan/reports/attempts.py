@@ -80,6 +80,8 @@ def _fate(page: LostPage | None, evictions_known: bool) -> str:
 def need(ask: GroupAsk) -> str:
     """What a group was asked for, and what it had."""
     parts = [f"{counted(ask.growth_tokens, 'token')} of growth"]
+    if ask.room_tokens:
+        parts[0] += f" − {grouped(ask.room_tokens)} that its pages have room for"
     if ask.reserve_tokens:
         parts.append(f"{grouped(ask.reserve_tokens)} in reserve ({ask.reserve_rule})")
     if ask.host_loads:

@@ -50,6 +50,8 @@ class ChunkCut:
 class GroupAsk:
     """What one group was asked for, in pages, and what it had.
 
+    ``needed`` are the pages of ``growth_tokens`` + ``reserve_tokens`` − ``room_tokens`` (in pages it holds), and
+    ``host_loads``. Of a group that starts behind its predecessors' pages, growth counts from its first page on.
     ``free``: slots in its blocks, and those of the empty blocks, which any group may open. ``evictable``: cached
     and held by nobody, but for what this admission hits. ``own_expired``: the request's own, past retention.
     ``own_hits``: cached and held by nobody, but exempt from eviction, since this admission hits them.
@@ -58,6 +60,7 @@ class GroupAsk:
     group_id: str
     needed: int
     growth_tokens: int
+    room_tokens: int
     reserve_tokens: int
     reserve_rule: str
     host_loads: int

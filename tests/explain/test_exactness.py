@@ -93,6 +93,43 @@ def test_what_an_attempt_says_is_short_admits_it_and_one_block_less_does_not(rol
 
 
 @pytest.mark.parametrize(("role", "tier"), CASES)
+def test_the_pages_that_a_group_needs_are_those_of_the_tokens_told(role: str, tier: str) -> None:
+    parts = Counter[str]()
+    for run, _, told, _ in looked(role, tier):
+        by_id = {group.group_id: group.block_granularity for group in run.config.cache_groups}
+        for one in attempts(told):
+            for ask in one.groups:
+                tokens = ask.growth_tokens + ask.reserve_tokens - ask.room_tokens
+                assert ask.needed == max(0, -(-tokens // by_id[ask.group_id])) + ask.host_loads
+                assert bool(ask.reserve_rule) == bool(ask.reserve_tokens)
+                parts["room"] += ask.room_tokens > 0
+                parts["reserve"] += ask.reserve_tokens > 0
+                parts["loads"] += ask.host_loads > 0
+    assert parts["room"] > 20
+    assert parts["reserve"] > 20
+    assert tier == "device" or role == "D" or parts["loads"]
+
+
+@pytest.mark.parametrize(("role", "tier"), CASES)
+def test_evictions_are_told_in_their_order_with_the_numbers_that_decided(role: str, tier: str) -> None:
+    ranks = {"uncached": 0, "probationary": 1, "established": 2, "closed": 3}
+    told_of = spared = 0
+    for run, _, told, _ in looked(role, tier):
+        one_page_blocks = all(group.cache_blocks_per_lcm_block == 1 for group in run.config.cache_groups)
+        for one in attempts(told):
+            order = [
+                (min(ranks[page.tier], 2), page.epoch, ranks[page.tier], page.position)
+                for page in one.evicted
+            ]
+            assert order == sorted(order)
+            assert not one.spared or not one_page_blocks or len(run.config.cache_groups) > 1
+            told_of += len(order) > 1
+            spared += one.spared
+    assert told_of > 5
+    assert spared
+
+
+@pytest.mark.parametrize(("role", "tier"), CASES)
 def test_each_group_is_told_what_it_has(role: str, tier: str) -> None:
     """Where one group is all there is, its pages decide alone."""
     tried = 0

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from kvplan.scheduler.cache.admission import PageRef, all_given_up, blocks_short
+from kvplan.scheduler.cache.blocks import Table
 from kvplan.scheduler.cache.coordinator import MatchSteps, Probe
 from kvplan.scheduler.cache.eviction import Rank
 from kvplan.scheduler.cache.matching import Step
@@ -72,6 +73,7 @@ class Account:
 
     def asks(
         self,
+        tables: Sequence[Table],
         demands: Sequence[Demand],
         reserve: Reserve,
         needs: Sequence[int],
@@ -82,7 +84,7 @@ class Account:
         """Note what each group is asked for, and what there is."""
         cache = self._admissions.cache
         self.entry.groups = []
-        for group, demand, need in zip(cache.groups, demands, needs, strict=True):
+        for group, table, demand, need in zip(cache.groups, tables, demands, needs, strict=True):
             loads = 0
             if probe is not None and probe.host_matched > probe.device:
                 loads = cache.host_pages(group, probe.device, probe.host_matched)
@@ -91,7 +93,8 @@ class Account:
                 GroupAsk(
                     group.id,
                     need,
-                    demand.tokens,
+                    demand.tokens - max(demand.first, 0) * group.granularity,
+                    table.available,
                     demand.reserve,
                     reserve.rule(group)[1] if demand.reserve else "",
                     loads,

@@ -113,7 +113,7 @@ class Admissions:
             hits = self.cache.device_hits(request.keys, probe)
             considered: list[Rank] | None = [] if account else None
             if account:
-                account.asks(demands, reserve, needs, hits, (), probe)
+                account.asks(tables, demands, reserve, needs, hits, (), probe)
             victims = self.cache.plan(needs, hits, (), considered)
             if account:
                 account.evicts(victims, considered)
@@ -343,7 +343,7 @@ class Admissions:
         own = cache.own_expired(request.tables, computed)
         considered: list[Rank] | None = [] if account else None
         if account:
-            account.asks(demands, reserve, needs, (), own, None)
+            account.asks(request.tables, demands, reserve, needs, (), own, None)
         victims = cache.plan(needs, (), own, considered)
         if account:
             account.evicts(victims, considered)
