@@ -121,12 +121,13 @@ class Arena:
         wanted = self._index(marks)
         for field, places in self._places(group, pages, rows):
             flat = self.words if self._words_fit[group][field] else self.bytes
-            differs = flat[places] != self._shown(group, field, wanted)
+            found = flat.index_select(0, places.reshape(-1)).view(places.shape)  # faster than flat[places]
+            differs = found != self._shown(group, field, wanted)
             if differs.any():
                 layer, first = (int(at) for at in differs.nonzero()[0, :2])
                 at = self.layout.rows_at(group, field, pages[first : first + 1], rows[first : first + 1])
-                found = self._read(group, field, at + layer * self.layout.strides[group].layer)
-                return first, int(found[0])
+                mark = self._read(group, field, at + layer * self.layout.strides[group].layer)
+                return first, int(mark[0])
         return None
 
     def _read(self, group: int, field: int, places: Places) -> Words:
@@ -147,13 +148,14 @@ class Arena:
         for field in order:
             starts = self.layout.rows_at(group, field, pages, rows)
             whole = self._words_fit[group][field]
-            size = len(starts) * (1 if whole else spec.fields[field].mark_bytes)
-            for layers in self.layout.layers(group, MOST_AT_ONCE // max(size, 1)):
-                places = starts[None, :] + layers
+            unit, width = (WORD, 1) if whole else (1, spec.fields[field].mark_bytes)
+            here = self._index(starts // unit)[None, :]
+            for layers in self.layout.layers(group, MOST_AT_ONCE // max(len(starts) * width, 1)):
+                places = here + self._index(layers // unit)
                 if whole:
-                    yield field, self._index(places // WORD)
+                    yield field, places
                 else:
-                    yield field, self._index(places[:, :, None] + np.arange(spec.fields[field].mark_bytes))
+                    yield field, places[:, :, None] + self._torch.arange(width, device=self.device)
 
     def _shown(self, group: int, field: int, marks: Any) -> Any:
         """Marks as a field holds them: words, or the bytes there is room for."""

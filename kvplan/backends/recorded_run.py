@@ -92,8 +92,9 @@ class RecordedRun:
             hashes = scheduler.prefix_hashes_for_tokens(prompt_of(prompt))
             scheduler.register_storage_keys(*scheduler.expand_prefix_keys(hashes))
 
-    def play(self, max_rounds: int | None = None) -> str:
-        """Play to the end; ``complete``, or ``limit of rounds``. Raises what the scheduler does."""
+    def play(self, max_rounds: int | None = None, go_on: Callable[[], bool] = lambda: True) -> str:
+        """Play to the end; ``complete``, ``round limit``, or ``interrupted`` once ``go_on``, asked after every
+        round, says no. Raises what the scheduler does."""
         last = max((request.submit for request in self._scenario.requests), default=0)
         limit = min(self._scenario.max_rounds, max_rounds or self._scenario.max_rounds)
         for at in range(limit):
@@ -110,7 +111,9 @@ class RecordedRun:
             self._advance(self._landed(at))
             if at >= last and not (self._live or self._before or self._after or self._copying):
                 return "complete"
-        return "complete" if not self._live else "limit of rounds"
+            if not go_on():
+                return "interrupted"
+        return "complete" if not self._live else "round limit"
 
     def _advance(self, events: list[Any]) -> None:
         if events:
