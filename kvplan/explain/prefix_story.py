@@ -73,6 +73,8 @@ class PrefixStory:
     prompt_tokens: int
     device_tokens: int
     host_tokens: int
+    full_groups_tokens: int
+    """What the full groups alone could have served: a hit ends where every group can serve it."""
     misses: list[Misses]
     groups: list[GroupMisses]
     evictions: list[GroupEvictions]
@@ -99,6 +101,7 @@ def prefix_story(source: Source, first: Session) -> PrefixStory:
         prompt_tokens=_sum(new, "prompt_tokens"),
         device_tokens=_sum(new, "device_hit"),
         host_tokens=_sum(new, "hit") - _sum(new, "device_hit"),
+        full_groups_tokens=_sum(new.select(reach=pl.max_horizontal("closed_hit", "hit")), "reach"),
         misses=_misses(new, first.config.prefix_granularity),
         groups=[
             GroupMisses(group, cause, count)

@@ -42,6 +42,10 @@ def prefix_text(story: PrefixStory, width: int) -> Text:
     )
     if story.groups:
         lines += ["", *_groups(story, width)]
+    if story.full_groups_tokens > story.device_tokens + story.host_tokens:
+        alone = f"{tokens(story.full_groups_tokens)} tokens ({percent(story.full_groups_tokens / whole)})"
+        text = f"full groups alone could have served {alone}: a hit ends where every group can serve it"
+        lines += folded("", text, width, 0)
     lines += _evictions(story, width)
     if story.readmissions:
         text = (

@@ -76,6 +76,8 @@ def test_a_window_that_was_not_kept_breaks_the_hit(tmp_path: Path) -> None:
     told = story(tmp_path, first, second, blocks=80, groups=groups)
     assert by_cause(told)["broken window"] == 96
     assert ("broken window", "sliding") in [(group.cause, group.group_id) for group in told.groups]
+    assert told.full_groups_tokens - told.device_tokens == 96
+    assert "full groups alone could have served 96 tokens" in prefix_text(told, 100).plain
 
 
 def test_a_state_that_was_not_kept_at_a_boundary_ends_the_hit(tmp_path: Path) -> None:
