@@ -105,11 +105,15 @@ def explain_round(
         )
         for session in sessions_before(source, wanted[: len(wanted) - left])
     ]
-    cures = _cures(source, summary()) if dead_end is not None else []
+    cures, stopped = _cures(source, summary()) if dead_end is not None else ([], False)
     if format is OutputFormat.json:
-        print_json(rounds_json(explanations, wanted, dead_end, cures))
+        print_json(rounds_json(explanations, wanted, dead_end, cures, stopped))
     else:
-        print_text(lambda width: rounds_text(explanations, width, lockstep, request, wanted, dead_end, cures))
+        print_text(
+            lambda width: rounds_text(
+                explanations, width, lockstep, request, wanted, dead_end, cures, stopped
+            )
+        )
     return 0
 
 
@@ -159,8 +163,8 @@ def _cycle(dead_end: DeadEnd | None) -> list[int]:
     return list(range(dead_end.round - max(dead_end.period_rounds, 1) + 1, dead_end.round + 1))
 
 
-def _cures(source: Source, summary: RunSummary) -> list[Cure]:
+def _cures(source: Source, summary: RunSummary) -> tuple[list[Cure], bool]:
     from kvplan.explain.cures import Cures
 
     with progress_bar(len(source.request_ids)) as progress, ctrl_c() as stop:
-        return list(Cures(lambda: source.session_at(0), summary, progress, stop).found())
+        return list(Cures(lambda: source.session_at(0), summary, progress, stop).found()), stop()

@@ -44,17 +44,18 @@ def retractions(
     tokens = summary.figures.tokens
     story = story_of(record, tokens.computed_again, tokens.recomputed_share)
     tried = bool(replay and story.rows)
-    cures = _cures(record) if tried else []
+    cures, stopped = _cures(record) if tried else ([], False)
     if format is OutputFormat.json:
-        print_json(retractions_json(story, cures, tried))
+        print_json(retractions_json(story, cures, tried, stopped))
     else:
         lockstep = summary.assumptions.step_time.lockstep
-        print_text(lambda width: retractions_text(story, cures, tried, width, lockstep, all))
+        print_text(lambda width: retractions_text(story, cures, tried, width, lockstep, all, stopped))
     return 0
 
 
-def _cures(record: Record) -> list[Cure]:
+def _cures(record: Record) -> tuple[list[Cure], bool]:
     from kvplan.explain.cures import Cures
 
     with progress_bar(len(record.trace)) as progress, ctrl_c() as stop:
-        return list(Cures(lambda: record.session_at(0), record.summary, progress, stop).found())
+        found = list(Cures(lambda: record.session_at(0), record.summary, progress, stop).found())
+        return found, stop()

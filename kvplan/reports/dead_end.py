@@ -8,7 +8,7 @@ from kvplan.explain.cures import Cure
 from kvplan.replay.dead_end import DeadEnd, Stuck
 from kvplan.reports.columns import folded
 from kvplan.reports.replay_units import counted, grouped
-from kvplan.reports.retractions import effect
+from kvplan.reports.retractions import STOPPED, effect
 
 LABEL = 8
 NAMED = 8
@@ -44,14 +44,17 @@ def _why(stuck: Stuck) -> str:
     return text
 
 
-def cure_lines(cures: Sequence[Cure], width: int, time: Callable[[float], str]) -> list[str]:
-    """With what the replay has no dead end."""
-    if not cures:
+def cure_lines(
+    cures: Sequence[Cure], width: int, time: Callable[[float], str], stopped: bool = False
+) -> list[str]:
+    """With what the replay has no dead end; ``stopped``: as far as that was tried before Ctrl-C."""
+    if not cures and not stopped:
         return folded(
             "", "no pool up to 4 times as large, smaller batch or declared budget ends it", width, 0
         )
-    return [
+    lines = [
         line
         for cure in cures
         for line in folded("try", f"{cure.flag}   no dead end, {effect(cure, time)}", width, LABEL)
     ]
+    return lines + (folded("", STOPPED, width, LABEL) if stopped else [])

@@ -31,12 +31,14 @@ def rounds_json(
     wanted: Sequence[int],
     dead_end: DeadEnd | None = None,
     cures: Sequence[Cure] = (),
+    stopped: bool = False,
 ) -> str:
     """The explanations as JSON, names as in the dataclasses, and all rounds that were asked for; ends with a
-    newline. ``dead_end``: the one that is explained, and what would have spared it."""
+    newline. ``dead_end``: the one that is explained, and what would have spared it; ``stopped``: as far as it was
+    tried before Ctrl-C."""
     value: dict[str, object] = {"asked_rounds": wanted, "rounds": explanations}
     if dead_end is not None:
-        value |= {"dead_end": dead_end, "cures": cures}
+        value |= {"dead_end": dead_end, "cures": cures, "cures_stopped": stopped}
     return _json(value)
 
 
@@ -48,11 +50,13 @@ def rounds_text(
     wanted: Sequence[int] = (),
     dead_end: DeadEnd | None = None,
     cures: Sequence[Cure] = (),
+    stopped: bool = False,
 ) -> Text:
     """The explanations one after the other, at ``width`` columns.
 
     ``lockstep``: times are rounds. ``request_id`` is the one asked for, ``wanted`` all rounds asked for.
-    ``dead_end`` is the one that they are of, ``cures`` what would have spared it.
+    ``dead_end`` is the one that they are of, ``cures`` what would have spared it, ``stopped``: as
+    far as it was tried before Ctrl-C.
     """
     time = rounds_time if lockstep else duration
     lines: list[str] = []
@@ -66,7 +70,7 @@ def rounds_text(
         more = f"{counted(len(left), 'more round')} (--all): {_names([grouped(at) for at in left])}"
         lines += ["", *folded("", more, width, LABEL)]
     if dead_end is not None:
-        lines += ["", *cure_lines(cures, width, time)]
+        lines += ["", *cure_lines(cures, width, time, stopped)]
     return _styled(lines)
 
 

@@ -17,12 +17,14 @@ ROWS = 20
 VICTIMS = 5
 STORMS = 5
 NAMED = 4
+STOPPED = "the search for what spares it was stopped by Ctrl-C: the rest was not tried"
 Time = Callable[[float], str]
 
 
-def retractions_json(story: Story, cures: Sequence[Cure], tried: bool) -> str:
-    """Everything, names as in the dataclasses; ``tried``: whether cures were looked for."""
-    value = {**msgspec.to_builtins(story), "cures_tried": tried, "cures": cures}
+def retractions_json(story: Story, cures: Sequence[Cure], tried: bool, stopped: bool = False) -> str:
+    """Everything, names as in the dataclasses; ``tried``: whether cures were looked for, ``stopped`` if
+    by Ctrl-C not to the end."""
+    value = {**msgspec.to_builtins(story), "cures_tried": tried, "cures_stopped": stopped, "cures": cures}
     return msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n"
 
 
@@ -33,8 +35,10 @@ def retractions_text(
     width: int,
     lockstep: bool = False,
     everything: bool = False,
+    stopped: bool = False,
 ) -> Text:
-    """The story at ``width`` columns; ``everything``: all rows of its tables."""
+    """The story at ``width`` columns; ``everything``: all rows of its tables; ``stopped``: Ctrl-C ended the
+    search for cures."""
     time: Time = rounds_time if lockstep else duration
     lines = []
     if not story.rows:
@@ -46,7 +50,9 @@ def retractions_text(
         lines += ["", *_result(story, width, time)]
         for cure in cures:
             lines += folded("try", f"{cure.flag}   {effect(cure, time)}", width, LABEL)
-        if tried and not cures:
+        if stopped:
+            lines += folded("", STOPPED, width, LABEL)
+        elif tried and not cures:
             lines += folded(
                 "",
                 "no pool up to 4 times as large, smaller batch or declared budget was found that halves them",

@@ -92,6 +92,15 @@ def test_of_many_storms_the_costly_ones_are_shown_in_order(pressed: Record) -> N
     assert retractions_text(many, [], False, 100, everything=True).plain.count("storm   ") == 7
 
 
+def test_a_search_that_was_stopped_says_so_and_claims_nothing(pressed: Record) -> None:
+    assert list(Cures(lambda: pressed.session_at(0), pressed.summary, stop=lambda: True).found()) == []
+    story = story_of(pressed, 0, 0.0)
+    stopped = retractions_text(story, [], True, 100, stopped=True).plain
+    assert "stopped by Ctrl-C" in stopped
+    assert "was found that halves them" not in stopped
+    assert "was found that halves them" in retractions_text(story, [], True, 100).plain
+
+
 def test_a_cycle_needs_a_way_back() -> None:
     assert cycles([("a", "b"), ("b", "c")]) == []
     assert cycles([("a", "b"), ("b", "c"), ("c", "a"), ("c", "d")]) == [["a", "b", "c"]]
