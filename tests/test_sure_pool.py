@@ -185,7 +185,7 @@ def test_of_a_lone_request_the_answer_says_from_which_pool_on_it_surely_finishes
     assert answer.verdict == "fits"
     assert answer.pool is not None
     assert answer.pool.requests_without_wait == 0
-    sure = answer.pool.blocks_without_wait
+    sure = answer.blocks_without_wait
     assert sure == sure_blocks(ALONE, Wish(1, 277))
     assert sure is not None
     assert len(played(with_pool(ALONE, sure), 277, 93).finished) == 1

@@ -133,7 +133,8 @@ def _result(result: PoolSize, width: int) -> list[str]:
             f"block counted in{memory}); no pool is given to compare with (--pool-blocks, --pool-gib or "
             "--pool-tokens)"
         )
-        return folded("RESULT", text, width)
+        promise = _promise_of_demand(result)
+        return [*folded("RESULT", text, width), *(line for one in promise for line in folded("", one, width))]
     sentences = {
         Verdict.FITS: _fits,
         Verdict.NOT_AT_ONCE: _not_at_once,
@@ -222,7 +223,7 @@ def _bounds(result: PoolSize, pool: PoolFit) -> str:
 def _promise(result: PoolSize, pool: PoolFit) -> list[str]:
     """What is sure of the requests that fit, and on which condition."""
     count, sure = pool.requests_at_once, pool.requests_without_wait
-    if count is None or sure is None or pool.blocks_without_wait is None:
+    if count is None or sure is None or result.blocks_without_wait is None:
         return []
     fit = min(count, result.max_batch_size)
     if not fit:
@@ -230,7 +231,7 @@ def _promise(result: PoolSize, pool: PoolFit) -> list[str]:
     if sure >= fit:
         which = f"{grouped(fit)} submitted together are surely" if fit > 1 else "it is surely"
         return [f"{which} at once, without a wait for a page, with budgets declared (max_new_tokens) or not"]
-    sure_from = f"from {blocks(pool.blocks_without_wait)} on"
+    sure_from = f"from {blocks(result.blocks_without_wait)} on"
     if fit == 1:
         return [f"it is admitted; that it finds every page of its own, and so finishes, is sure {sure_from}"]
     some = f"{grouped(sure)} are surely at once, without a wait for a page, declared or not"
@@ -243,6 +244,25 @@ def _promise(result: PoolSize, pool: PoolFit) -> list[str]:
     return [
         f"{grouped(fit)} submitted together all finish and none is retracted, if each declares its "
         f"max_new_tokens; {some}"
+    ]
+
+
+def _promise_of_demand(result: PoolSize) -> list[str]:
+    """What is sure of the wanted requests in the pool that they need."""
+    batch, sure = result.max_batch_size, result.blocks_without_wait
+    if sure is None or result.cautions:
+        return []
+    more = sure > result.needed_blocks
+    if batch == 1:
+        return (
+            [f"that it finds every page of its own, and so finishes, is sure from {blocks(sure)} on"]
+            if more
+            else []
+        )
+    waits = f"one may wait for a page; from {blocks(sure)} on none does" if more else "none waits for a page"
+    return [
+        f"in that pool {grouped(batch)} submitted together all finish and none is retracted, if each declares its "
+        f"max_new_tokens; {waits}"
     ]
 
 

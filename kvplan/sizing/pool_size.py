@@ -73,12 +73,11 @@ class PoolFit:
 
     ``requests_at_once`` fit at once (None: any number): submitted together they all finish and none is
     retracted, if each declares its ``max_new_tokens``, though one may wait some rounds for a page of a window.
-    Of ``requests_without_wait`` none ever waits for a page, whether they declare or not, and
-    ``blocks_without_wait`` are the usable LCM blocks in which that holds of all that are wanted: of requests
-    submitted together to an empty pool (None: any number, or not known: with a host pool, whose transfers
-    hold pages, and on roles P and D). ``mean_requests`` is the pool over what one request takes by itself at
-    its worst moment: pages alone, no slack. ``longest_context`` is for the wanted number of requests,
-    ``longest_request`` for one alone (tokens; None: as long as the engine can count).
+    Of ``requests_without_wait``, submitted together to an empty pool, none ever waits for a page, whether they
+    declare or not (None: any number, or not known; see ``PoolSize.blocks_without_wait``).
+    ``mean_requests`` is the pool over what one request takes by itself at its worst moment: pages alone, no
+    slack. ``longest_context`` is for the wanted number of requests, ``longest_request`` for one alone (tokens;
+    None: as long as the engine can count).
     """
 
     usable_blocks: int
@@ -87,7 +86,6 @@ class PoolFit:
     used_share: float
     requests_at_once: int | None
     requests_without_wait: int | None
-    blocks_without_wait: int | None
     mean_requests: float | None
     longest_context: int | None
     longest_request: int | None
@@ -99,7 +97,9 @@ class PoolSize:
     """The answer of ``size_pool``: what is wanted, what it needs, and what a pool makes of it.
 
     ``needed_blocks`` are usable LCM blocks; ``num_device_pages`` counts the null one in, and so do
-    ``pool_bytes``. ``single_request_blocks`` are for one wanted request by itself.
+    ``pool_bytes``. ``single_request_blocks`` are for one wanted request by itself. In ``blocks_without_wait`` usable
+    LCM blocks none of the wanted requests ever waits for a page (None: not known with a host pool, whose transfers
+    hold pages, and on roles P and D).
     """
 
     verdict: Verdict
@@ -114,6 +114,7 @@ class PoolSize:
     num_device_pages: int
     pool_bytes: int | None
     single_request_blocks: int
+    blocks_without_wait: int | None
     pool: PoolFit | None
     alternatives: tuple[Alternative, ...]
     cautions: tuple[Caution, ...]
@@ -147,6 +148,7 @@ def size_pool(deployment: Deployment, max_context_len: int, max_total_tokens: in
         num_device_pages=need.total_blocks + 1,
         pool_bytes=None if block is None else (need.total_blocks + 1) * block,
         single_request_blocks=single.total_blocks,
+        blocks_without_wait=sure_blocks(config, wish) if _waits_are_known(deployment) else None,
         pool=_pool_fit(deployment, pool, wish, need, single) if pool else None,
         alternatives=_alternatives(deployment, pool, wish) if pool and short else (),
         cautions=cautions(deployment),
@@ -198,11 +200,6 @@ def _basis(group: CacheGroupConfig, cost: GroupCost, wish: Wish) -> str:
 
 def _pool_fit(deployment: Deployment, pool: Pool, wish: Wish, need: Need, single: Need) -> PoolFit:
     requests = pool.largest_batch(wish)
-    told = (
-        deployment.config.role == SchedulerConfig.Role.Fused
-        and not deployment.host_blocks
-        and requests < MAX_TOKENS
-    )
     context, alone = pool.longest_context(wish), pool.longest_alone()
     return PoolFit(
         usable_blocks=pool.usable_blocks,
@@ -210,13 +207,20 @@ def _pool_fit(deployment: Deployment, pool: Pool, wish: Wish, need: Need, single
         memory_bytes=deployment.memory_bytes,
         used_share=need.total_blocks / pool.usable_blocks,
         requests_at_once=None if requests == MAX_TOKENS else requests,
-        requests_without_wait=pool.largest_batch_without_wait(wish) if told else None,
-        blocks_without_wait=sure_blocks(deployment.config, wish) if told else None,
+        requests_without_wait=(
+            pool.largest_batch_without_wait(wish)
+            if _waits_are_known(deployment) and requests < MAX_TOKENS
+            else None
+        ),
         mean_requests=_mean_requests(pool, single),
         longest_context=None if context == MAX_TOKENS else context,
         longest_request=None if alone == MAX_TOKENS else alone,
         binds=_binding(pool, wish, requests),
     )
+
+
+def _waits_are_known(deployment: Deployment) -> bool:
+    return deployment.config.role == SchedulerConfig.Role.Fused and not deployment.host_blocks
 
 
 def _mean_requests(pool: Pool, single: Need) -> float | None:

@@ -225,6 +225,18 @@ def test_what_is_sure_and_on_which_condition(s1: str, capsys: pytest.CaptureFixt
     assert "(all 16: from " in result_lines(capsys.readouterr().out)
 
 
+def test_without_a_pool_the_promise_is_that_of_the_pool_that_is_needed(
+    s1: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert size_pool("-d", s1, "--max-context-len", "4096") == 0
+    out = result_lines(capsys.readouterr().out)
+    assert "in that pool 16 submitted together all finish and none is retracted, if each declares" in out
+    assert size_pool("-d", s1, "--max-context-len", "4096", "--format", "json") == 0
+    sure = json.loads(capsys.readouterr().out)["blocks_without_wait"]
+    assert sure > 217
+    assert f"one may wait for a page; from {sure:,} LCM blocks on none does" in out
+
+
 def test_mixed_rounds_without_budget_for_a_decode_step_are_warned_of(
     s1: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
