@@ -45,7 +45,7 @@ def allocator_report(device: Any) -> AllocatorReport:
     free = [
         block["size"]
         for segment in torch.cuda.memory_snapshot()
-        if segment["device"] == index
+        if segment.get("device", index) == index
         for block in segment["blocks"]
         if block["state"] == "inactive"
     ]

@@ -33,7 +33,8 @@ def device_named(name: str) -> Any:
     there = devices()
     wanted = "cuda:0" if name == "cuda" else name
     if wanted not in there:
-        raise BackendError(f"device {name!r} is not there; the devices are {', '.join(there)}")
+        others = f"those there are {', '.join(there)}" if there[1:] else f"the only one there is {there[0]}"
+        raise BackendError(f"device {name!r} is not there; {others}")
     return torch.device(wanted)
 
 

@@ -99,7 +99,7 @@ def carrier(
     from kvplan.backends.memory import deployed_memory
     from kvplan.backends.torch_module import device_named
 
-    where = device or "cpu"
+    where = "cpu" if device is None else device
     memory = deployed_memory(deployment, plan, scale_down, on_gpu=device_named(where).type == "cuda")
     foretold = None if storage is None else Foretold.of(storage)
 

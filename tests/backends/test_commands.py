@@ -128,7 +128,7 @@ def test_blocks_are_found_by_allocation(small: tuple[str, str], capsys: pytest.C
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (("--device", "cuda:77"), "device 'cuda:77' is not there; the devices are cpu"),
+        (("--device", "cuda:77"), "device 'cuda:77' is not there; "),
         ((), "no TRACE is given; one of a trace's file, --random N, --scenario FILE and --find-max"),
         (("--random", "3", "--find-max-blocks"), "--random and --find-max-blocks are given; one of"),
         (("--random", "3", "--limit", "2"), "--limit 2 is given; with --random it has nothing to say"),
@@ -155,3 +155,56 @@ def test_a_cpu_is_measured_and_said_to_be_one(tmp_path: Path, capsys: pytest.Cap
     assert [size for size, _ in document["write_back"]["samples"]] == [1 << 16, 1 << 18, 1 << 20]
     assert run("measure-device", "-o", str(output), *flags) == 2
     assert "is there; give --force to replace it" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["cuda:77", "xpu", "meta", "cpu:1", "tpu pod", "", "cuda:-1"])
+def test_every_command_names_the_devices_there_are(
+    small: tuple[str, str], name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    commands = [
+        ("check-plan", small[1], "-d", small[0]),
+        ("check-plan", "--find-max-blocks", "-d", small[0]),
+        ("replay-trace", small[1], "-d", small[0], "--backend", "torch"),
+        ("measure-device", "-o", str(tmp_path / "never.toml")),
+    ]
+    for command in commands:
+        assert run(*command, "--device", name) == 2
+        error = capsys.readouterr().err
+        assert error.startswith(f"kvplan: device {name!r} is not there; ")
+        assert "cpu" in error
+        assert error.count("\n") == 1
+    assert not (tmp_path / "never.toml").exists()
+
+
+def test_a_model_is_carried_out_in_its_own_planes(
+    small: tuple[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = ("--model", "deepseek-v2-lite", "--cache-gib", "2", "--kv-dtype", "fp8", "--max-num-seqs", "4")
+    assert run("check-plan", small[1], *model, "--format", "json") == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["safe"]
+    assert result["memory_source"].startswith("deepseek-v2-lite, tp 1, pp 1, dp 1, cache fp8_e4m3")
+    assert result["memory_layout"].startswith("27 planes of ")
+    assert result["arena_bytes"] <= 2**30 < result["deployed_bytes"] <= 2 * 2**30
+    assert run("replay-trace", small[1], *model, "--backend", "torch", "--scale-down", "64") == 0
+    assert "RESULT" in capsys.readouterr().out
+    for flag in (("--device", "cpu"), ("--scale-down", "4")):
+        assert run("replay-trace", small[1], *model, *flag) == 2
+        assert f"{flag[0]} {flag[1]} is given; it goes with --backend torch" in capsys.readouterr().err
+
+
+def test_blocks_of_a_model_are_sought_beside_what_size_pool_leaves_out(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A GPU of a size that this machine has free: the weights and the rest are kept out of it."""
+    model = ("--model", "qwen2.5-7b", "--format", "json")
+    given = ("--gpu-memory-gib", "1000000", "--weights-gib", "1", "--reserve-gib", "1")
+    assert run("check-plan", "--find-max-blocks", *model, *given) == 1
+    result = json.loads(capsys.readouterr().out)
+    assert result["fits"] is False
+    assert result["found"] == 0
+    assert abs(result["reserve_bytes"] / 2**30 - (100_000 + 2)) < 1
+    assert run("check-plan", "--find-max-blocks", *model, "--cache-gib", "0.1") == 0
+    result = json.loads(capsys.readouterr().out)
+    assert (result["fits"], result["reserve_bytes"]) == (True, 0)
+    assert result["found"] > result["promised"] > 0

@@ -26,12 +26,13 @@ NAMES = [name for name in recording_names() if not name.startswith("real-")][::1
 class GpuRun(CarriedRun):
     """A scenario on the first GPU."""
 
+    device = "cuda:0"
     memory: Memory | None = None
 
     def carried(self, config: SchedulerConfig, backend: Backend) -> CarriedScheduler:  # type: ignore[override]
         script = backend.roll.script
         self.backend = Backend(
-            config, script, device="cuda:0", memory=self.memory, failing_loads=self.failing_loads
+            config, script, device=self.device, memory=self.memory, failing_loads=self.failing_loads
         )
         return CarriedScheduler(config, self.backend)
 
@@ -45,25 +46,29 @@ def test_a_recording_is_safe_on_a_gpu(name: str) -> None:
     assert run.backend.counts.rounds == len(recording["result"]["rounds"])
 
 
+def soak(run: type[GpuRun], arena_bytes: int, rounds: int) -> tuple[int, set[int | None]]:
+    """Drive an arena of one group for so many rounds; the rounds, and what was allocated every hundred."""
+    requests = [
+        request(at, (at % 7, 0, 200), (100 + at, 0, 60), output=160, submit=40 * at)
+        for at in range(rounds // 40)
+    ]
+    one = scenario(*requests, num_device_pages=1025, max_scheduled_tokens=256) | {"max_rounds": rounds + 200}
+    run.memory = Memory([GroupSpec("full", 4, 1, (Field("kv", arena_bytes // 1024 // 4),))])
+    driven = run(one)
+    assert driven.backend.arena.layout.bytes == arena_bytes
+    allocated = set()
+    for _ in driven.rounds():
+        if driven.backend.counts.rounds % 100 == 0:
+            allocated.add(allocator_report(driven.backend.device).allocated)
+    return driven.backend.counts.rounds, allocated
+
+
 def test_ten_thousand_rounds_in_forty_gib_take_no_more_memory() -> None:
     if torch.cuda.mem_get_info()[0] < ARENA_BYTES + 2**30:
         pytest.skip("40 GiB are not free on the device")
-    requests = [
-        request(at, (at % 7, 0, 200), (100 + at, 0, 60), output=160, submit=40 * at) for at in range(250)
-    ]
-    soak = scenario(*requests, num_device_pages=1025, max_scheduled_tokens=256) | {"max_rounds": 10_200}
-    run = type(
-        "Soak",
-        (GpuRun,),
-        {"memory": Memory([GroupSpec("full", 4, 1, (Field("kv", ARENA_BYTES // 1024 // 4),))])},
-    )(soak)
-    assert run.backend.arena.layout.bytes == ARENA_BYTES
-    allocated = []
-    for _ in run.rounds():
-        if run.backend.counts.rounds % 1000 == 100:
-            allocated.append(allocator_report(run.backend.device).allocated)
-    assert run.backend.counts.rounds >= 10_000
-    assert len(set(allocated)) == 1
+    rounds, allocated = soak(GpuRun, ARENA_BYTES, 10_000)
+    assert rounds >= 10_000
+    assert len(allocated) == 1
 
 
 def test_blocks_are_found_beside_a_reserve() -> None:
