@@ -68,7 +68,15 @@ def explain_round(
     of the dead end (stall or livelock) in which the replay ends, and what spares it: each way was replayed.
     """
     from kvplan.explain.explanation import DETAILED, explain_next
-    from kvplan.explain.history import entries, evictions, refusal, round_at, rounds_of, sessions_before
+    from kvplan.explain.history import (
+        course_of,
+        entries,
+        evictions,
+        refusal,
+        round_at,
+        rounds_of,
+        sessions_before,
+    )
     from kvplan.replay.step_time import parse_seconds
     from kvplan.reports.explain_round import refused_json, refused_text, rounds_json, rounds_text
 
@@ -76,7 +84,7 @@ def explain_round(
         raise ValueError("--round and --at are given; one of them is expected")
     seconds = None if at is None else parse_seconds(at, "--at")
     source, summary, lockstep = _source(run, replayed, round, seconds, request)
-    dead_end = None
+    dead_end = course = None
     if round is None and seconds is None and request is not None:
         never = refusal(source, request, summary().figures.requests.limit_tokens)
         if never is not None:
@@ -86,6 +94,7 @@ def explain_round(
                 print_text(lambda width: refused_text(never, width))
             return 0
         wanted = rounds_of(source, request)
+        course = course_of(source, request)
     elif round is not None:
         wanted = [round]
     elif seconds is not None:
@@ -107,11 +116,11 @@ def explain_round(
     ]
     cures, stopped = _cures(source, summary()) if dead_end is not None else ([], False)
     if format is OutputFormat.json:
-        print_json(rounds_json(explanations, wanted, dead_end, cures, stopped))
+        print_json(rounds_json(explanations, wanted, dead_end, cures, stopped, course))
     else:
         print_text(
             lambda width: rounds_text(
-                explanations, width, lockstep, request, wanted, dead_end, cures, stopped
+                explanations, width, lockstep, request, wanted, dead_end, cures, stopped, course
             )
         )
     return 0

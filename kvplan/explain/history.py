@@ -42,6 +42,43 @@ class Refused:
     limit_tokens: int
 
 
+@dataclass(frozen=True, slots=True)
+class Course:
+    """A request's way through the run: times in seconds; None: that did not happen in what was played."""
+
+    request_id: str
+    arrived_round: int
+    arrived_s: float
+    admitted_round: int | None
+    waited_s: float | None
+    """Until the first admission."""
+    retractions: int
+    finished_round: int | None
+    finished_s: float | None
+
+
+def course_of(source: Source, request_id: str) -> Course | None:
+    """A request's way through the run; None if it has not arrived in what was played."""
+    events = source.table("events").filter(pl.col("request_id") == request_id)
+    first: dict[str, tuple[int, float]] = {}
+    for event, at, time in events.select("event", "round", "time_s").iter_rows():
+        first.setdefault(event, (at, time))
+    if "arrived" not in first:
+        return None
+    arrived, admitted = first["arrived"], first.get("admitted")
+    finished = first.get("finished")
+    return Course(
+        request_id=request_id,
+        arrived_round=arrived[0],
+        arrived_s=arrived[1],
+        admitted_round=None if admitted is None else admitted[0],
+        waited_s=None if admitted is None else admitted[1] - arrived[1],
+        retractions=int((events["event"] == "retracted").sum()),
+        finished_round=None if finished is None else finished[0],
+        finished_s=None if finished is None else finished[1],
+    )
+
+
 def session_before(source: Source, round_index: int) -> Session:
     """The session with ``round_index`` as the round that is played next.
 

@@ -13,7 +13,7 @@ from rich.tree import Tree
 
 from kvplan.explain.cures import Cure
 from kvplan.explain.explanation import Phase, RoundExplanation, Wait
-from kvplan.explain.history import Refused
+from kvplan.explain.history import Course, Refused
 from kvplan.replay.dead_end import DeadEnd
 from kvplan.reports import attempts
 from kvplan.reports.columns import folded
@@ -32,13 +32,16 @@ def rounds_json(
     dead_end: DeadEnd | None = None,
     cures: Sequence[Cure] = (),
     stopped: bool = False,
+    course: Course | None = None,
 ) -> str:
     """The explanations as JSON, names as in the dataclasses, and all rounds that were asked for; ends with a
     newline. ``dead_end``: the one that is explained, and what would have spared it; ``stopped``: as far as it was
-    tried before Ctrl-C."""
+    tried before Ctrl-C. ``course``: of the request whose rounds they are."""
     value: dict[str, object] = {"asked_rounds": wanted, "rounds": explanations}
     if dead_end is not None:
         value |= {"dead_end": dead_end, "cures": cures, "cures_stopped": stopped}
+    if course is not None:
+        value["request"] = course
     return _json(value)
 
 
@@ -51,17 +54,20 @@ def rounds_text(
     dead_end: DeadEnd | None = None,
     cures: Sequence[Cure] = (),
     stopped: bool = False,
+    course: Course | None = None,
 ) -> Text:
     """The explanations one after the other, at ``width`` columns.
 
     ``lockstep``: times are rounds. ``request_id`` is the one asked for, ``wanted`` all rounds asked for.
     ``dead_end`` is the one that they are of, ``cures`` what would have spared it, ``stopped``: as
-    far as it was tried before Ctrl-C.
+    far as it was tried before Ctrl-C. ``course`` is of the request whose rounds they are.
     """
     time = rounds_time if lockstep else duration
     lines: list[str] = []
     if dead_end is not None:
         lines += dead_end_lines(dead_end, width)
+    if course is not None:
+        lines += folded("", _course(course, time), width, 0)
     for explanation in explanations:
         lines += [""] if lines else []
         lines += _Round(explanation, width, time, request_id).lines()
@@ -72,6 +78,23 @@ def rounds_text(
     if dead_end is not None:
         lines += ["", *cure_lines(cures, width, time, stopped)]
     return _styled(lines)
+
+
+def _course(course: Course, time: Time) -> str:
+    """A request's way through the run, in a sentence."""
+    text = (
+        f"{course.request_id} arrived in round {grouped(course.arrived_round)} at {time(course.arrived_s)}, "
+    )
+    if course.admitted_round is None:
+        return text + "and was not admitted in what was played"
+    text += f"was admitted in round {grouped(course.admitted_round)}"
+    if course.waited_s:
+        text += f" (waited {time(course.waited_s)})"
+    if course.retractions:
+        text += f", retracted {counted(course.retractions, 'time')}"
+    if course.finished_round is None or course.finished_s is None:
+        return text + " and did not finish in what was played"
+    return text + f" and finished in round {grouped(course.finished_round)} at {time(course.finished_s)}"
 
 
 def refused_json(never: Refused) -> str:

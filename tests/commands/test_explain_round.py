@@ -60,8 +60,16 @@ def test_a_request_is_followed_through_its_rounds(tmp_path: Path, capsys: Output
     assert kvplan("explain-round", run, "--request", "r5", "--all", "--format", "json") == 0
     data = json.loads(capsys.readouterr().out)
     assert len(data["rounds"]) == len(data["asked_rounds"]) > 1
+    course = data["request"]
+    assert course["arrived_round"] == data["asked_rounds"][0]
+    assert course["admitted_round"] in data["asked_rounds"]
+    assert course["retractions"] > 0
+    assert course["finished_round"] > data["asked_rounds"][-1]
     assert kvplan("explain-round", run, "--request", "r5") == 0
-    assert "RESULT  r5 " in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert out.startswith(f"r5 arrived in round {course['arrived_round']} at ")
+    assert f"retracted {course['retractions']} time" in " ".join(out.split())
+    assert "RESULT  r5 " in out
 
 
 def test_a_request_that_never_fits_is_told_so(tmp_path: Path, capsys: Output) -> None:

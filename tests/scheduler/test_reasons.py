@@ -219,6 +219,10 @@ def test_what_an_admission_hits_is_exempt_from_its_evictions(same: bool, exempt:
     made = engine(pages=8)
     made.run("a", tokens(14, shared=14))
     made.submit("b", tokens(30, shared=14 if same else 0))
+    asked = made.scheduler.diagnose("b")
+    assert asked is not None
+    assert asked.fits
+    assert [group.evictable for group in asked.groups] == [3 - exempt]
     one = first_attempt(made, "b")
     [ask] = one.groups
     assert (ask.own_hits, ask.evictable) == (exempt, 3 - exempt)
