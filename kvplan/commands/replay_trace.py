@@ -185,6 +185,16 @@ def replay_trace(
             "--decode-workers", help="and N decode workers; 0: there is always room for pages.", panel=WORKERS
         ),
     ] = None,
+    prefill_deployment: Annotated[
+        Path | None,
+        _option(
+            "--prefill-deployment",
+            help="The prefill workers' own deployment, with the same cache groups; else --deployment is "
+            "that of all.",
+            panel=WORKERS,
+            metavar="FILE",
+        ),
+    ] = None,
     routing: Annotated[
         str | None,
         _option(
@@ -288,7 +298,9 @@ def replay_trace(
     config = loaded.config
     tiers = TierFlags(write_back_gbps, load_back_gbps, write_back_latency, load_back_latency, device_costs)
     transfer_times = tiers.transfer_times(loaded)
-    peers = WorkerFlags(prefill_workers, decode_workers, routing, transfer_gbps, transfer_latency)
+    peers = WorkerFlags(
+        prefill_workers, decode_workers, routing, transfer_gbps, transfer_latency, prefill_deployment
+    )
     counts = peers.workers(config.role)
     accept = parse_accept(accept_length, config.decode_input_tokens, seed)
     requests = read_trace(
@@ -311,6 +323,7 @@ def replay_trace(
                 loaded,
                 counts,
                 peers,
+                source="" if deployment is None else str(deployment),
                 progress=progress,
                 stop=stop,
                 budget=budget,

@@ -26,6 +26,7 @@ _LEFT_OUT = {
     "max_rounds",
     "prefill_workers",
     "decode_workers",
+    "prefill_deployment",
     "routing",
     "transfer_gbps",
     "transfer_latency",

@@ -16,7 +16,7 @@ from kvplan.backends.errors import Violation
 from kvplan.commands.errors import FINDING, INTERRUPTED
 from kvplan.commands.options import OutputFormat
 from kvplan.commands.printing import print_json, print_text
-from kvplan.deployment import Deployment
+from kvplan.deployment import Deployment, load_deployment
 from kvplan.replay.accept import AcceptLengths
 from kvplan.replay.disaggregated import ROUTINGS, disaggregate
 from kvplan.replay.hand_off import TransferLink
@@ -201,6 +201,7 @@ class WorkerFlags:
     routing: str | None
     transfer_gbps: float | None
     transfer_latency: str | None
+    prefill_deployment: Path | None = None
 
     def workers(self, role: Role) -> tuple[int, int] | None:
         """Return the prefill and decode workers to replay through; None for one fused engine.
@@ -217,6 +218,7 @@ class WorkerFlags:
                 ("--routing", self.routing),
                 ("--transfer-gbps", self.transfer_gbps),
                 ("--transfer-latency", self.transfer_latency),
+                ("--prefill-deployment", self.prefill_deployment),
             ):
                 if value is not None:
                     raise ValueError(f"{flag} is given; it needs --prefill-workers or --decode-workers")
@@ -234,6 +236,25 @@ class WorkerFlags:
             raise ValueError(f"--routing {self.routing!r} is given; {' or '.join(ROUTINGS)} is expected")
         return counts
 
+    def prefill_config(self, counts: tuple[int, int]) -> SchedulerConfig | None:
+        """Return the prefill workers' own configuration; None where it is the decode workers'.
+
+        Raises ValueError where there are no workers of both roles, or for a file that is wrong.
+        """
+        if self.prefill_deployment is None:
+            return None
+        if not all(counts):
+            raise ValueError(
+                f"--prefill-deployment {self.prefill_deployment} is given with {counts[0]} prefill and "
+                f"{counts[1]} decode workers; it goes with workers of both roles, else --deployment is the one"
+            )
+        loaded = load_deployment(self.prefill_deployment)
+        if loaded.usable_blocks is None:
+            raise ValueError(
+                f"{self.prefill_deployment}: it has no pool size; pool_blocks, pool_tokens or pool_gib is expected"
+            )
+        return loaded.config
+
     def link(self, deployment: Deployment) -> TransferLink:
         """Return the link into each decode worker."""
         return TransferLink(
@@ -248,6 +269,7 @@ def disaggregated(
     counts: tuple[int, int],
     flags: WorkerFlags,
     *,
+    source: str,
     budget: str | int,
     step_time: StepTime | None,
     accept: AcceptLengths,
@@ -265,12 +287,16 @@ def disaggregated(
     force: bool,
     format: OutputFormat,
 ) -> int:
-    """Replay through workers, print what came of it, and return the exit status."""
+    """Replay through workers, print what came of it, and return the exit status.
+
+    ``source`` says where the deployment is from.
+    """
     replay = disaggregate(
         workload_of(trace.scaled(speed=speed), budget),
         deployment.config,
         prefill_workers=counts[0],
         decode_workers=counts[1],
+        prefill_config=flags.prefill_config(counts),
         routing=flags.routing or ROUTINGS[0],
         step_time=step_time,
         accept=accept,
@@ -287,7 +313,15 @@ def disaggregated(
     replay.progress, replay.stop = progress, stop
     with violations():
         replay.play()
-    summary = figures(replay, trace, accept, step_time is not None)
+    own = flags.prefill_deployment
+    summary = figures(
+        replay,
+        trace,
+        accept,
+        step_time is not None,
+        deployment=source,
+        prefill_deployment=None if own is None else str(own),
+    )
     if output is not None:
         write_files(output, workers_tables(replay), workers_json(summary).encode(), force=force)
         print(f"kvplan: the run is in {output}", file=sys.stderr)

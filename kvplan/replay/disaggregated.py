@@ -46,6 +46,28 @@ def role_config(config: SchedulerConfig, role: Role) -> SchedulerConfig:
     return replace(config, role=role, cache_groups=groups)
 
 
+def check_same_pages(prefill: SchedulerConfig, decode: SchedulerConfig) -> None:
+    """Check that pages of the prefill workers are pages of the decode workers, so that they can be handed over.
+
+    Raises ``ValueError`` naming what differs.
+    """
+    theirs = {group.group_id: group for group in decode.cache_groups}
+    if [group.group_id for group in prefill.cache_groups] != list(theirs):
+        raise ValueError(
+            f"the prefill workers' cache groups are {', '.join(g.group_id for g in prefill.cache_groups)}, the "
+            f"decode workers' {', '.join(theirs)}; both need the same, in the same order"
+        )
+    for group in prefill.cache_groups:
+        other = theirs[group.group_id]
+        for name in ("block_granularity", "kind", "sliding_window_tokens", "replayable"):
+            ours, its = getattr(group, name), getattr(other, name)
+            if ours != its:
+                raise ValueError(
+                    f"cache group {group.group_id!r}: {name} is {ours} on the prefill workers and {its} on the "
+                    "decode workers; pages go over as they are, so both need the same"
+                )
+
+
 @dataclass(frozen=True, slots=True)
 class Stuck:
     """A request that cannot go on: where it is and why."""
@@ -322,6 +344,8 @@ def disaggregate(
         raise ValueError(
             "force-retract-every is given; a prefill worker never retracts, a decode worker is needed"
         )
+    if prefill_config is not None:
+        check_same_pages(prefill_config, config)
     step_time = step_time or StepTime()
     link = link or TransferLink()
     configs = {

@@ -90,6 +90,8 @@ class WorkersSummary:
 
     ending: str
     trace: str
+    deployment: str
+    prefill_deployment: str | None
     requests: int
     finished: int
     never_fit: int
@@ -120,7 +122,12 @@ class WorkersSummary:
 
 
 def figures(
-    replay: Disaggregated, trace: Trace, accept: AcceptLengths, step_time_given: bool = False
+    replay: Disaggregated,
+    trace: Trace,
+    accept: AcceptLengths,
+    step_time_given: bool = False,
+    deployment: str = "",
+    prefill_deployment: str | None = None,
 ) -> WorkersSummary:
     """Return the figures of a replay that has been played."""
     finished = replay.finished
@@ -134,6 +141,8 @@ def figures(
     return WorkersSummary(
         ending=replay.ending,
         trace=trace.sources[0].rsplit("/", 1)[-1],
+        deployment=deployment,
+        prefill_deployment=prefill_deployment,
         requests=len(replay.workload),
         finished=len(finished),
         never_fit=len(replay.refused),
@@ -258,6 +267,11 @@ def _lines(summary: WorkersSummary) -> list[str]:
         f"{counted(prefill, 'prefill worker')} and {counted(decode, 'decode worker')} ({summary.routing})",
         f"{'step':{LABEL}}{step_words(summary.step_time, summary.step_time_given)}",
         *_assumed(summary),
+        *(
+            [f"{'deployment':{LABEL}}{summary.deployment}; prefill workers {summary.prefill_deployment}"]
+            if summary.prefill_deployment is not None
+            else []
+        ),
         "",
         f"{'Requests':{LABEL}}{grouped(summary.finished)} finished   {grouped(summary.never_fit)} never fit   "
         f"{grouped(summary.unfinished)} unfinished",

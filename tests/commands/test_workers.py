@@ -80,6 +80,28 @@ def test_one_worker_of_a_role_replays_alone(
     assert said["finished"] == 30
 
 
+def test_prefill_workers_can_have_a_deployment_of_their_own(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    own = tmp_path / "prefill.toml"
+    own.write_text(
+        Path(DENSE).read_text().replace("chunked_prefill_size = 2048", "chunked_prefill_size = 512")
+    )
+    split = ["-d", DENSE, "--limit", "30", "--prefill-workers", "2", "--decode-workers", "1"]
+    same = facts(capsys, *split)
+    other = facts(capsys, *split, "--prefill-deployment", str(own), "--check")
+    assert (same["prefill_deployment"], other["prefill_deployment"]) == (None, str(own))
+    assert other["finished"] == same["finished"] == 30
+    assert other["generated_tokens"] == same["generated_tokens"]
+    # Prompts of more than 512 tokens take more rounds of prefill there, and the first token comes later.
+    rounds = [sum(w["rounds_by_kind"]["prefill"] for w in each["workers"]) for each in (same, other)]
+    assert rounds[0] < rounds[1]
+    assert [w["rounds"] for w in same["workers"]][2:] != [w["rounds"] for w in other["workers"]][2:]
+    own.write_text(own.read_text() + "\nmax_batch_size = 'many'\n")
+    status, _, err = run(capsys, *split, "--prefill-deployment", str(own))
+    assert (status, str(own) in err) == (2, True)
+
+
 def test_the_text_report_fits_the_terminal_and_ends_with_the_result(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -271,6 +293,10 @@ def test_measured_costs_are_transfer_times(capsys: pytest.CaptureFixture[str], t
         (["--decode-workers", "2", "--transfer-latency", "1e300s"], "292 years"),
         (["--pool-gib", "1000000000"], "at most"),
         (["--routing", "round-robin"], "--prefill-workers or --decode-workers"),
+        (["--prefill-deployment", DENSE], "--prefill-workers or --decode-workers"),
+        (["--prefill-deployment", DENSE, "--decode-workers", "0"], "workers of both roles"),
+        (["--prefill-deployment", STATE, "--decode-workers", "1"], "both need the same"),
+        (["--prefill-deployment", "/none.toml", "--decode-workers", "1"], "/none.toml does not exist"),
         (["--decode-workers", "2", "--transfer-gbps", "0"], "--transfer-gbps 0"),
         (["--decode-workers", "2", "--transfer-latency", "soon"], "--transfer-latency 'soon'"),
         (["--write-back-gbps", "5"], "without a host pool"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -243,3 +244,14 @@ def test_two_sides_that_wait_for_each_other_are_a_stall_that_names_both() -> Non
     assert why["r2", "decode 0"] == "has its pages; its prompt is not done on prefill 0"
     assert "not now" in why["r1", "decode 0"]
     assert "not now" in why["r2", "prefill 0"]
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("block_granularity", 8), ("sliding_window_tokens", 41), ("group_id", "other")]
+)
+def test_pages_that_differ_between_the_two_ends_are_refused(field: str, value: Any) -> None:
+    mine = config(groups=HYBRID)
+    groups = [replace(group) for group in HYBRID]
+    setattr(groups[1], field, value)
+    with pytest.raises(ValueError, match="both need the same"):
+        played(workload([(40, 2, 2)]), mine, prefill_config=config(groups=groups))
