@@ -15,10 +15,14 @@ from kvplan.commands.errors import FINDING
 from kvplan.commands.model_options import ModelFlags, batch_flag, model_options
 from kvplan.commands.options import Format, OutputFormat, deployment_options
 from kvplan.commands.printing import print_json, print_text
+from kvplan.deployment.fields import FLAG_FIELDS, POOL
 
 if TYPE_CHECKING:
-    from kvplan.reports.memory import NarrowCache
+    from kvplan.reports.memory import MoreGpus, NarrowCache
     from kvplan.sizing import PoolSize
+
+MOST_TP = 64
+POOL_FLAGS = {name for known in FLAG_FIELDS if known.place == POOL for name in known.names}
 
 
 @deployment_options
@@ -82,6 +86,7 @@ def size_pool(
         layout_lines,
         memory_json,
         memory_text,
+        more_gpus_try,
         narrow_try,
         of_all_replicas,
     )
@@ -108,6 +113,12 @@ def size_pool(
     narrow = None
     if plan is not None and short and "kv_dtype" not in model.given:
         narrow = _with_narrow_cache(model, overrides, max_context_len, total, result)
+    gpus = None
+    by_gpu = bool({"gpu", "gpu_memory_gib"} & model.given.keys()) and not POOL_FLAGS & overrides.keys()
+    if plan is not None and short and by_gpu:
+        # A GPU's memory is what it is: a larger pool takes more of them.
+        result = replace(result, alternatives=tuple(a for a in result.alternatives if a.changes != "pool"))
+        gpus = _with_more_gpus(model, overrides, max_context_len, total, plan.ranks.tp)
     played = None
     if prove:
         from kvplan.commands.watching import progress_bar
@@ -119,7 +130,9 @@ def size_pool(
     model.write(loaded)
     more = {} if played is None else {"proof": msgspec.to_builtins(played)}
     if format is OutputFormat.json:
-        print_json(json_report(result, **more) if plan is None else memory_json(plan, result, narrow, **more))
+        print_json(
+            json_report(result, **more) if plan is None else memory_json(plan, result, narrow, gpus, **more)
+        )
     elif plan is None:
         print_text(lambda width: size_pool_text(result, width))
     else:
@@ -129,6 +142,7 @@ def size_pool(
                 + size_pool_text(
                     result, width, layers_of(plan), [*layout_lines(plan, width), *held_lines(plan, width)]
                 )
+                + more_gpus_try(gpus, width)
                 + narrow_try(narrow, width)
             )
         )
@@ -158,6 +172,32 @@ def _with_narrow_cache(
     if plan is None or before is None or (after is not None and after <= before):
         return None
     return NarrowCache("fp8", None if after is None else after * plan.ranks.dp, found.needed_blocks)
+
+
+def _with_more_gpus(
+    model: ModelFlags,
+    overrides: dict[str, object],
+    max_context_len: int,
+    max_total_tokens: int | None,
+    tp: int,
+) -> MoreGpus | None:
+    """The first doubling of ``tp`` with which it fits at once; None if there is none up to ``MOST_TP``."""
+    from kvplan.reports.memory import MoreGpus
+    from kvplan.sizing import Verdict
+    from kvplan.sizing import size_pool as sized
+
+    if "weights_gib" in model.given:
+        return None  # given for GPUs as they are divided now
+    while (tp := 2 * tp) <= MOST_TP:
+        try:
+            wider = replace(model, given={**model.given, "tp": tp}, emit=None)
+            loaded, _ = wider.load(None, overrides, max_context_len, batch_needed=True)
+        except ValueError:
+            return None  # heads do not divide further
+        found = sized(loaded, max_context_len, max_total_tokens)
+        if found.verdict is Verdict.FITS and found.pool is not None:
+            return MoreGpus(tp, found.needed_blocks, found.pool.usable_blocks)
+    return None
 
 
 def _compare(

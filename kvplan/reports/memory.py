@@ -42,6 +42,23 @@ class NarrowCache:
     needed_blocks: int
 
 
+@dataclass(frozen=True, slots=True)
+class MoreGpus:
+    """The fewest GPUs in a layer, doubling ``tp``, on which the wanted requests fit at once."""
+
+    tp: int
+    needed_blocks: int
+    usable_blocks: int
+
+
+def more_gpus_try(more: MoreGpus | None, width: int = 80) -> Text:
+    """Return the line that says so; nothing for None."""
+    if more is None:
+        return Text("")
+    use = f"{grouped(more.needed_blocks)} of {blocks(more.usable_blocks)} on each GPU"
+    return styled(folded("try", f"--tp\u00a0{more.tp}\u00a0\u00a0 they fit at once: {use}", width))
+
+
 def layers_of(plan: MemoryPlan) -> dict[str, int]:
     """Return, by group, the number of its layers on the stage that binds."""
     return {one.group.group_id: len(one.group.layers) for one in plan.stage.groups}
@@ -56,7 +73,13 @@ def narrow_try(narrow: NarrowCache | None, width: int = 80) -> Text:
     return styled(folded("try", f"{flags}\u00a0\u00a0 {count} such requests at once", width))
 
 
-def memory_json(plan: MemoryPlan, result: object, narrow: NarrowCache | None = None, **more: object) -> str:
+def memory_json(
+    plan: MemoryPlan,
+    result: object,
+    narrow: NarrowCache | None = None,
+    gpus: MoreGpus | None = None,
+    **more: object,
+) -> str:
     """Return ``result`` (that of a command) as JSON, ``more`` and the plan, under "memory"; bytes, tokens, pages."""
     document = {**msgspec.to_builtins(result), **more}
     held = {one.group.group_id: list(one.group.layers) for one in plan.stage.groups}
@@ -78,6 +101,7 @@ def memory_json(plan: MemoryPlan, result: object, narrow: NarrowCache | None = N
         "tightest_stage": plan.tightest,
         "stages": [_stage_values(stage) for stage in plan.stages],
         "narrow_cache": msgspec.to_builtins(narrow),
+        "more_gpus": msgspec.to_builtins(gpus),
     }
     return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
 

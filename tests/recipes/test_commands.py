@@ -69,6 +69,27 @@ def test_what_to_try_fits_when_it_is_pasted(capsys: pytest.CaptureFixture[str]) 
         assert Ran(capsys, "size-pool", *QWEN, *WISH, name, value).status == 0
 
 
+def test_a_pool_that_a_gpu_bounds_is_made_larger_by_more_gpus(capsys: pytest.CaptureFixture[str]) -> None:
+    line = ["size-pool", "--model", "gpt-oss-120b", "--gpu", "h200", *WISH]
+    ran = Ran(capsys, *line)
+    assert "--pool-blocks" not in ran.out
+    assert "try     --tp 4   they fit at once: 131,458 of " in ran.out
+    assert [Ran(capsys, *line, "--tp", tp).status for tp in ("2", "4")] == [1, 0]
+    found = Ran(capsys, *line, "--format", "json").json()
+    assert [one["changes"] for one in found["alternatives"]] == [
+        "max_batch_size",
+        "max_context_len",
+        "max_total_tokens",
+    ]
+    assert found["memory"]["more_gpus"]["tp"] == 4
+    # A pool, or a cache, that was given is given larger.
+    for memory in (["--pool-blocks", "100"], ["--cache-gib", "9"]):
+        given = ["size-pool", "--model", "gpt-oss-120b", *memory, *WISH]
+        found = Ran(capsys, *given, "--format", "json").json()
+        assert found["memory"]["more_gpus"] is None
+        assert found["alternatives"][-1]["changes"] == "pool"
+
+
 def test_what_to_try_counts_all_attention_replicas(capsys: pytest.CaptureFixture[str]) -> None:
     line = ["--model", "deepseek-v3", "--gpu", "h200", "--tp", "8", "--dp", "8"]
     wish = ["--max-num-seqs", "400", "--max-context-len", "16384"]
