@@ -15,13 +15,14 @@ from kvplan.commands.errors import FINDING
 from kvplan.commands.model_options import ModelFlags, batch_flag, model_options
 from kvplan.commands.options import Format, OutputFormat, deployment_options
 from kvplan.commands.printing import print_json, print_text
+from kvplan.commands.remedies import more_gpus, narrow_cache
 from kvplan.deployment.fields import FLAG_FIELDS, POOL
 
 if TYPE_CHECKING:
-    from kvplan.reports.memory import MoreGpus, NarrowCache
+    from kvplan.deployment import Deployment
+    from kvplan.replay.proof import Proof
     from kvplan.sizing import PoolSize
 
-MOST_TP = 64
 POOL_FLAGS = {name for known in FLAG_FIELDS if known.place == POOL for name in known.names}
 
 
@@ -112,21 +113,14 @@ def size_pool(
     short = result.verdict in (sizing.Verdict.NOT_AT_ONCE, sizing.Verdict.NEVER_FITS)
     narrow = None
     if plan is not None and short and "kv_dtype" not in model.given:
-        narrow = _with_narrow_cache(model, overrides, max_context_len, total, result)
+        narrow = narrow_cache(model, overrides, max_context_len, total, result)
     gpus = None
     by_gpu = bool({"gpu", "gpu_memory_gib"} & model.given.keys()) and not POOL_FLAGS & overrides.keys()
     if plan is not None and short and by_gpu:
         # A GPU's memory is what it is: a larger pool takes more of them.
         result = replace(result, alternatives=tuple(a for a in result.alternatives if a.changes != "pool"))
-        gpus = _with_more_gpus(model, overrides, max_context_len, total, plan.ranks.tp)
-    played = None
-    if prove:
-        from kvplan.commands.watching import progress_bar
-        from kvplan.replay.proof import prove as proved
-
-        pooled = loaded if result.pool is not None else loaded.with_pool_blocks(result.needed_blocks)
-        with progress_bar(pooled.config.max_batch_size) as progress:
-            played = proved(pooled.config, max_context_len, output_tokens, progress)
+        gpus = more_gpus(model, overrides, max_context_len, total, plan.ranks.tp)
+    played = _played(loaded, result, output_tokens) if prove else None
     model.write(loaded)
     more = {} if played is None else {"proof": msgspec.to_builtins(played)}
     if format is OutputFormat.json:
@@ -154,50 +148,14 @@ def size_pool(
     return 0 if fits and (played is None or played.holds) else FINDING
 
 
-def _with_narrow_cache(
-    model: ModelFlags,
-    overrides: dict[str, object],
-    max_context_len: int,
-    max_total_tokens: int | None,
-    result: PoolSize,
-) -> NarrowCache | None:
-    """What a cache in 8 bits holds, where that is more; the wanted requests are those of one replica."""
-    from kvplan.reports.memory import NarrowCache
-    from kvplan.sizing import size_pool as sized
+def _played(loaded: Deployment, result: PoolSize, output_tokens: int | None) -> Proof:
+    """What became of the wanted requests in the pool, or where none is given in the one they need."""
+    from kvplan.commands.watching import progress_bar
+    from kvplan.replay.proof import prove
 
-    narrow = replace(model, given={**model.given, "kv_dtype": "fp8"}, emit=None)
-    loaded, plan = narrow.load(None, overrides, max_context_len, batch_needed=True)
-    found = sized(loaded, max_context_len, max_total_tokens)
-    before, after = (0 if one.pool is None else one.pool.requests_at_once for one in (result, found))
-    if plan is None or before is None or (after is not None and after <= before):
-        return None
-    return NarrowCache("fp8", None if after is None else after * plan.ranks.dp, found.needed_blocks)
-
-
-def _with_more_gpus(
-    model: ModelFlags,
-    overrides: dict[str, object],
-    max_context_len: int,
-    max_total_tokens: int | None,
-    tp: int,
-) -> MoreGpus | None:
-    """The first doubling of ``tp`` with which it fits at once; None if there is none up to ``MOST_TP``."""
-    from kvplan.reports.memory import MoreGpus
-    from kvplan.sizing import Verdict
-    from kvplan.sizing import size_pool as sized
-
-    if "weights_gib" in model.given:
-        return None  # given for GPUs as they are divided now
-    while (tp := 2 * tp) <= MOST_TP:
-        try:
-            wider = replace(model, given={**model.given, "tp": tp}, emit=None)
-            loaded, _ = wider.load(None, overrides, max_context_len, batch_needed=True)
-        except ValueError:
-            return None  # heads do not divide further
-        found = sized(loaded, max_context_len, max_total_tokens)
-        if found.verdict is Verdict.FITS and found.pool is not None:
-            return MoreGpus(tp, found.needed_blocks, found.pool.usable_blocks)
-    return None
+    pooled = loaded if result.pool is not None else loaded.with_pool_blocks(result.needed_blocks)
+    with progress_bar(result.max_batch_size) as progress:
+        return prove(pooled.config, result.max_context_len, output_tokens, progress)
 
 
 def _compare(
