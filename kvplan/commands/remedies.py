@@ -29,7 +29,10 @@ def narrow_cache(
     from kvplan.sizing import size_pool as sized
 
     narrow = replace(model, given={**model.given, "kv_dtype": "fp8"}, emit=None)
-    loaded, plan = narrow.load(None, overrides, max_context_len, batch_needed=True)
+    try:
+        loaded, plan = narrow.load(None, overrides, max_context_len, batch_needed=True)
+    except ValueError:
+        return None  # its pages do not pack, or no block of them fits: no remedy
     found = sized(loaded, max_context_len, max_total_tokens)
     before, after = (0 if one.pool is None else one.pool.requests_at_once for one in (result, found))
     if plan is None or before is None or (after is not None and after <= before):
