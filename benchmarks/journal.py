@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What the journal costs while it is off: a replay against the same one without any of its hooks.
+"""What journal and listener cost while they are off: a replay against the same one without any of its hooks.
 
     python benchmarks/journal.py mooncake_conversation.jsonl.gz [--limit 1500] [--pairs 25] [--check]
 
@@ -28,8 +28,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 MOST = 0.02
-GONE = {"journal", "account", "considered", "steps", "rule"}
-"""Names that hold a journal, or something made for one."""
+GONE = {"journal", "listener", "account", "considered", "steps", "rule"}
+"""Names that hold a journal or a listener, or something made for one."""
 RULED = {"cut_chunk", "match_limit"}
 """Functions that return a rule, for a journal, behind what they are asked for."""
 HOOKED = [
@@ -53,7 +53,7 @@ def gone(node: ast.AST | None) -> bool:
         return node.id in GONE
     if isinstance(node, ast.BoolOp) and isinstance(node.op, ast.And):
         return gone(node.values[0])
-    return isinstance(node, ast.Attribute) and node.attr == "journal"
+    return isinstance(node, ast.Attribute) and node.attr in ("journal", "listener")
 
 
 class Strip(ast.NodeTransformer):
@@ -160,7 +160,7 @@ class Strip(ast.NodeTransformer):
         return self.generic_visit(node)
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST | None:
-        if node.name == "journal":
+        if node.name in ("journal", "listener"):
             return None
         given = node.args
         first = len(given.args) - len(given.defaults)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kvplan.scheduler.cache.coordinator import Coordinator
-from kvplan.scheduler.cache.prefix import BoundaryKind, split_key
+from kvplan.scheduler.cache.prefix import BoundaryKind, PrefixIndex, split_key
 from kvplan.scheduler.cache.tiers import LoadOp, StoreOp
 from kvplan.scheduler.capacity import CapacityModel
 from kvplan.scheduler.config import Role, SchedulerConfig
@@ -22,6 +22,7 @@ from kvplan.scheduler.rounds.build import PlanBuild, PrefillOp
 from kvplan.scheduler.rounds.decode_worker import decode_round
 from kvplan.scheduler.rounds.diagnosis import Diagnosis, diagnose
 from kvplan.scheduler.rounds.fused import mixed_round, separate_round
+from kvplan.scheduler.rounds.listener import Listener
 from kvplan.scheduler.rounds.phases import next_readmission
 from kvplan.scheduler.rounds.prefill_worker import prefill_round
 from kvplan.scheduler.rounds.retraction import Retracted, Retraction
@@ -137,6 +138,8 @@ class Scheduler:
             journal.round.blocker = build.blocker.id if build.blocker is not None else None
         if self._check:
             self.check_invariants()
+        if self.listener is not None:
+            self.listener.planned(plan)
         return plan
 
     def _plan(self, build: PlanBuild) -> ExecutionPlan:
@@ -558,6 +561,15 @@ class Scheduler:
     def journal(self, journal: Journal | None) -> None:
         self._admissions.journal = journal
 
+    @property
+    def listener(self) -> Listener | None:
+        """Who is told of admissions and plans; ``None``, the default, costs nothing."""
+        return self._admissions.listener
+
+    @listener.setter
+    def listener(self, listener: Listener | None) -> None:
+        self._admissions.listener = listener
+
     def pool_usage(self) -> PoolUsage:
         """How the LCM blocks are used now."""
         pool = self._cache.pool
@@ -576,6 +588,16 @@ class Scheduler:
     def explain_waiting(self, request_id: str) -> str:
         """``diagnose`` in words."""
         return str(self.diagnose(request_id) or f"{request_id} is not known")
+
+    @property
+    def cache(self) -> Coordinator:
+        """Pool, index and tiers: for reading."""
+        return self._cache
+
+    def indexes(self) -> list[PrefixIndex]:
+        """The device's prefix index, and the host's if there is one: each has an ``on_change`` to be told."""
+        host = self._cache.host
+        return [self._cache.index] if host is None else [self._cache.index, host.index]
 
     def requests(self) -> list[Request]:
         """The live requests and those that ended in the last round, in submission order."""

@@ -49,13 +49,14 @@ class _Reader(Reader):
 
 
 def save(scheduler: Scheduler) -> bytes:
-    """A scheduler's whole state without its prompts and its journal; the scheduler stays as it is."""
+    """A scheduler's whole state without its prompts, journal and listener; the scheduler stays as it is."""
     journal, scheduler.journal = scheduler.journal, None
+    listener, scheduler.listener = scheduler.listener, None
     try:
         file = io.BytesIO()
         _Writer(file, scheduler).dump(scheduler)
     finally:
-        scheduler.journal = journal
+        scheduler.journal, scheduler.listener = journal, listener
     return file.getvalue()
 
 

@@ -25,6 +25,7 @@ from kvplan.scheduler.roster import Roster
 from kvplan.scheduler.rounds.account import Account
 from kvplan.scheduler.rounds.backlog import Backlog
 from kvplan.scheduler.rounds.build import Outcome, PlanBuild, PrefillOp
+from kvplan.scheduler.rounds.listener import Listener
 
 NO_RESERVE = Reserve(0, 0, 0)
 
@@ -58,6 +59,7 @@ class Admissions:
         self.backlog = self.new_backlog()
         self.events: KVEventLog | None = None
         self.journal: Journal | None = None
+        self.listener: Listener | None = None
         self._windows = [group for group in cache.groups if not group.closed]
 
     def new_backlog(self) -> Backlog:
@@ -87,13 +89,17 @@ class Admissions:
 
     def first_chunk(self, build: PlanBuild, request: Request, budget: int, remote: bool) -> Outcome:
         """Try a request's first chunk; ``remote`` has a peer prefill the whole prompt (§8)."""
-        account = Account.of(self, request, "remote prefill" if remote else "first chunk")
+        account, listener = (
+            Account.of(self, request, "remote prefill" if remote else "first chunk"),
+            self.listener,
+        )
         if not self.roster.free_slots:
             return account.ends(Outcome.NO_SLOT) if account else Outcome.NO_SLOT
         if self.events is not None:
             self.events.touch(request, 0, (request.prefill_size - 1) // self.page)
-        steps: MatchSteps | None = ([], []) if account else None
+        steps: MatchSteps | None = ([], []) if account or listener else None
         probe = self.probe(request, steps)
+        bound = self.match_limit(request) if listener else (0, "")
         loads: list[LoadPair] = []
         while True:
             hit = probe.hit * self.page
@@ -119,6 +125,8 @@ class Admissions:
                 account.evicts(victims, considered)
             if victims is None:
                 return account.ends(Outcome.NO_CAPACITY) if account else Outcome.NO_CAPACITY
+            if listener:
+                listener.serves(request)
             epoch = self.cache.new_epoch()
             grow = Grow(demands)
             host_hits = None
@@ -144,6 +152,9 @@ class Admissions:
             if account:
                 account.entry.retries += 1
         self._admit_first(build, request, probe, tables, epoch, hit, tokens, remote)
+        if listener:
+            listener.admitted(request, probe, steps or ([], []), *bound)
+            listener.serves(None)
         build.add_zero(grow.zero)
         if loads:
             assert self.cache.host is not None
@@ -351,10 +362,14 @@ class Admissions:
             return False
         request.hash_to(total, self.page)
         progress = self.progress(request, total, from_prefill)
+        if self.listener:
+            self.listener.serves(request)
         waiting = cache.evict_free(victims)
         cache.advance(request.tables, request.keys, progress, request.epoch)
         for index, page in waiting:
             cache.index.remove(index, page)
+        if self.listener:
+            self.listener.serves(None)
         grow = Grow(demands)
         for group, table, demand in zip(cache.groups, request.tables, demands, strict=True):
             grow.group(cache, group, table, demand)
