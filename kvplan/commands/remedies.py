@@ -5,16 +5,20 @@ Imports nothing heavy before a function is called.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from kvplan.commands.model_options import ModelFlags
+from kvplan.deployment.fields import FLAG_FIELDS, POOL
 
 if TYPE_CHECKING:
+    from kvplan.deployment import Deployment
     from kvplan.reports.memory import MoreGpus, NarrowCache
     from kvplan.sizing import PoolSize
 
 MOST_TP = 64
+POOL_FLAGS = {name for known in FLAG_FIELDS if known.place == POOL for name in known.names}
 
 
 def narrow_cache(
@@ -43,24 +47,30 @@ def narrow_cache(
 def more_gpus(
     model: ModelFlags,
     overrides: dict[str, object],
-    max_context_len: int,
-    max_total_tokens: int | None,
     tp: int,
+    fitting: Callable[[Deployment], tuple[int, int] | None],
+    max_context_len: int | None = None,
 ) -> MoreGpus | None:
-    """The first doubling of ``tp`` with which it fits at once; None if there is none up to ``MOST_TP``."""
+    """The first doubling of ``tp`` with which it fits; None if there is none up to ``MOST_TP``.
+
+    ``fitting`` gives the LCM blocks needed and usable of a deployment in which it does, and None of another.
+    """
     from kvplan.reports.memory import MoreGpus
-    from kvplan.sizing import Verdict
-    from kvplan.sizing import size_pool as sized
 
     if "weights_gib" in model.given:
         return None  # given for GPUs as they are divided now
     while (tp := 2 * tp) <= MOST_TP:
         try:
             wider = replace(model, given={**model.given, "tp": tp}, emit=None)
-            loaded, _ = wider.load(None, overrides, max_context_len, batch_needed=True)
+            loaded, _ = wider.load(None, overrides, max_context_len)
         except ValueError:
             return None  # heads do not divide further
-        found = sized(loaded, max_context_len, max_total_tokens)
-        if found.verdict is Verdict.FITS and found.pool is not None:
-            return MoreGpus(tp, found.needed_blocks, found.pool.usable_blocks)
+        found = fitting(loaded)
+        if found is not None:
+            return MoreGpus(tp, *found)
     return None
+
+
+def bound_by_gpu(model: ModelFlags, overrides: dict[str, object]) -> bool:
+    """Whether the pool is what a GPU's memory leaves: a larger one takes more of them."""
+    return bool({"gpu", "gpu_memory_gib"} & model.given.keys()) and not POOL_FLAGS & overrides.keys()

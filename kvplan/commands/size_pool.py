@@ -15,15 +15,12 @@ from kvplan.commands.errors import FINDING
 from kvplan.commands.model_options import ModelFlags, batch_flag, model_options
 from kvplan.commands.options import Format, OutputFormat, deployment_options
 from kvplan.commands.printing import print_json, print_text
-from kvplan.commands.remedies import more_gpus, narrow_cache
-from kvplan.deployment.fields import FLAG_FIELDS, POOL
+from kvplan.commands.remedies import bound_by_gpu, more_gpus, narrow_cache
 
 if TYPE_CHECKING:
     from kvplan.deployment import Deployment
     from kvplan.replay.proof import Proof
     from kvplan.sizing import PoolSize
-
-POOL_FLAGS = {name for known in FLAG_FIELDS if known.place == POOL for name in known.names}
 
 
 @deployment_options
@@ -115,11 +112,15 @@ def size_pool(
     if plan is not None and short and "kv_dtype" not in model.given:
         narrow = narrow_cache(model, overrides, max_context_len, total, result)
     gpus = None
-    by_gpu = bool({"gpu", "gpu_memory_gib"} & model.given.keys()) and not POOL_FLAGS & overrides.keys()
-    if plan is not None and short and by_gpu:
-        # A GPU's memory is what it is: a larger pool takes more of them.
+    if plan is not None and short and bound_by_gpu(model, overrides):
         result = replace(result, alternatives=tuple(a for a in result.alternatives if a.changes != "pool"))
-        gpus = more_gpus(model, overrides, max_context_len, total, plan.ranks.tp)
+
+        def fitting(wider: Deployment) -> tuple[int, int] | None:
+            found = sizing.size_pool(wider, max_context_len, total)
+            fits = found.verdict is sizing.Verdict.FITS and found.pool is not None
+            return (found.needed_blocks, found.pool.usable_blocks) if fits and found.pool else None
+
+        gpus = more_gpus(model, overrides, plan.ranks.tp, fitting, max_context_len)
     played = _played(loaded, result, output_tokens) if prove else None
     model.write(loaded)
     more = {} if played is None else {"proof": msgspec.to_builtins(played)}

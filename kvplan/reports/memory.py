@@ -44,7 +44,7 @@ class NarrowCache:
 
 @dataclass(frozen=True, slots=True)
 class MoreGpus:
-    """The fewest GPUs in a layer, doubling ``tp``, on which the wanted requests fit at once."""
+    """The fewest GPUs to divide a layer over, doubling ``tp``, on which what is asked fits."""
 
     tp: int
     needed_blocks: int
@@ -56,7 +56,7 @@ def more_gpus_try(more: MoreGpus | None, width: int = 80) -> Text:
     if more is None:
         return Text("")
     use = f"{grouped(more.needed_blocks)} of {blocks(more.usable_blocks)} on each GPU"
-    return styled(folded("try", f"--tp\u00a0{more.tp}\u00a0\u00a0 they fit at once: {use}", width))
+    return styled(folded("try", f"--tp\u00a0{more.tp}\u00a0\u00a0 fits: {use}", width))
 
 
 def layers_of(plan: MemoryPlan) -> dict[str, int]:

@@ -73,7 +73,7 @@ def test_a_pool_that_a_gpu_bounds_is_made_larger_by_more_gpus(capsys: pytest.Cap
     line = ["size-pool", "--model", "gpt-oss-120b", "--gpu", "h200", *WISH]
     ran = Ran(capsys, *line)
     assert "--pool-blocks" not in ran.out
-    assert "try     --tp 4   they fit at once: 131,458 of " in ran.out
+    assert "try     --tp 4   fits: 131,458 of " in ran.out
     assert [Ran(capsys, *line, "--tp", tp).status for tp in ("2", "4")] == [1, 0]
     found = Ran(capsys, *line, "--format", "json").json()
     assert [one["changes"] for one in found["alternatives"]] == [
@@ -88,6 +88,17 @@ def test_a_pool_that_a_gpu_bounds_is_made_larger_by_more_gpus(capsys: pytest.Cap
         found = Ran(capsys, *given, "--format", "json").json()
         assert found["memory"]["more_gpus"] is None
         assert found["alternatives"][-1]["changes"] == "pool"
+
+
+def test_a_request_too_long_for_a_gpu_is_told_of_more_gpus(capsys: pytest.CaptureFixture[str]) -> None:
+    line = ["max-request", "--model", "llama-3.1-70b", "--gpu", "h100", "--tp", "4", "--tokens", "900000"]
+    ran = Ran(capsys, *line)
+    assert ran.status == 1
+    assert "--pool-blocks" not in ran.out
+    assert "try     --tp 8   fits: 14,063 of " in ran.out  # 900,000 tokens in pages of 64
+    assert Ran(capsys, *line, "--tp", "8").status == 0
+    # Eight KV heads are copied from there on: no further GPU makes a request's share smaller.
+    assert Ran(capsys, *line[:-1], "90000000", "--format", "json").json()["memory"]["more_gpus"] is None
 
 
 def test_what_to_try_counts_all_attention_replicas(capsys: pytest.CaptureFixture[str]) -> None:
