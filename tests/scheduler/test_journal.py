@@ -65,7 +65,7 @@ class Before(Run):
         ):
             used = {page for page, count in enumerate(refs) if count}
             loose = set(cached.values()) - used
-            blocks = {
+            parents = {
                 (page - 1) // self.config.cache_groups[at].cache_blocks_per_lcm_block for page in used | loose
             }
             self.counted[name] = (len(parents), len(loose), len(used - set(owners)), len(owners))
