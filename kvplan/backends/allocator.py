@@ -38,7 +38,7 @@ class AllocatorReport:
 def allocator_report(device: Any) -> AllocatorReport:
     """Ask now."""
     if device.type != "cuda":
-        return AllocatorReport(str(device), None, None, None, _available(), _resident())
+        return AllocatorReport(str(device), None, None, None, available_bytes(), _resident())
     torch = load_torch()
     stats = torch.cuda.memory_stats(device)
     index = device.index or 0
@@ -68,7 +68,7 @@ def find_max_blocks(block_bytes: int, device: Any, reserve_bytes: int = 0) -> in
     """
     torch = load_torch()
     if device.type != "cuda":
-        room = (_available() or 0) - reserve_bytes
+        room = (available_bytes() or 0) - reserve_bytes
 
         def fits(blocks: int) -> bool:
             return blocks * block_bytes <= room and _allocates(torch, blocks * block_bytes, device)
@@ -108,7 +108,8 @@ def _allocates(torch: Any, size: int, device: Any) -> bool:
     return True
 
 
-def _available() -> int | None:
+def available_bytes() -> int | None:
+    """The memory that the machine says can be had without swapping; ``None`` where it does not say."""
     return _kib_of("/proc/meminfo", "MemAvailable:")
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from kvplan.backends.allocator import available_bytes
 from kvplan.backends.errors import BackendError
 from kvplan.backends.layout import WORD, Layout, Places
 from kvplan.backends.signatures import POISON, Words
@@ -40,6 +41,15 @@ class Arena:
         self._torch = load_torch()
         self.layout = layout
         self.device = device
+        if (
+            device.type == "cpu"
+        ):  # which promises memory that it does not have, and ends the process for it later
+            there = available_bytes()
+            if there is not None and layout.bytes > there:
+                raise BackendError(
+                    f"{layout.bytes:,} bytes cannot be had on {device}: {there:,} are available; a smaller pool, "
+                    "or a larger --scale-down, is needed"
+                )
         try:
             self.words = self._torch.empty(
                 layout.bytes // WORD, dtype=self._torch.int64, device=device, pin_memory=pinned

@@ -108,7 +108,7 @@ class Memory:
         if not self.planar:
             return "each block in one piece"
         one = self.layout(1)
-        return f"{one.planes} planes of {one.plane_bytes:,} bytes a block"
+        return f"{one.planes} plane{'s' if one.planes > 1 else ''} of {one.plane_bytes:,} bytes a block"
 
 
 def deployed_memory(

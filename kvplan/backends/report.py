@@ -104,6 +104,17 @@ def measured_text(costs: DeviceCosts, output: str, width: int = 80) -> Text:
     return styled(lines)
 
 
+def measured_json(costs: DeviceCosts, output: str) -> str:
+    """The result of ``measure-device`` as JSON with a last newline."""
+    values: dict[str, Any] = {"device": costs.device, "title": costs.title, "basis": costs.basis}
+    for kind in KINDS:
+        samples = getattr(costs, kind)
+        values[kind] = asdict(Cost.of(samples)) | {
+            "samples": [asdict(sample) | {"bytes_per_s": sample.bytes_per_s} for sample in samples]
+        }
+    return _json(values | {"output": output})
+
+
 def _fitted(kind: str, samples: Sequence[Sample]) -> str:
     cost = Cost.of(samples)
     return f"{kind.replace('_', ' ')} {cost.latency_s * 1e6:,.1f} us + bytes / {_rate(cost.bytes_per_s)}"

@@ -10,7 +10,8 @@ from typing import Annotated
 
 import typer
 
-from kvplan.commands.printing import print_text
+from kvplan.commands.options import Format, OutputFormat
+from kvplan.commands.printing import print_json, print_text
 
 
 def measure_device(
@@ -25,6 +26,7 @@ def measure_device(
         int, typer.Option("--repeats", min=1, max=1000, help="Runs of each size; the median counts.")
     ] = 7,
     force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
+    format: Format = OutputFormat.text,
 ) -> int:
     """Measure zeroing, device-to-host and host-to-device copies by size, and write them to a file.
 
@@ -32,15 +34,22 @@ def measure_device(
     0: measured; 2: wrong input, or no such device.
     """
     from kvplan.backends.bandwidth import SIZES, measure_device
-    from kvplan.backends.report import measured_text
+    from kvplan.backends.report import measured_json, measured_text
 
-    if output.exists() and not force:
+    if output.is_file() and not force:
         raise ValueError(f"{output} is there; give --force to replace it, or another --output")
+    if output.is_dir():
+        raise ValueError(f"{output} is a folder; a file is expected")
     if not output.parent.is_dir():
         raise ValueError(f"{output.parent} is no directory; {output} cannot be written there")
     largest = largest_mib << 20
     sizes = sorted({*(size for size in SIZES if size < largest), largest})
     costs = measure_device(device, sizes, repeats)
-    output.write_text(costs.to_toml())
+    part = output.with_name(f"{output.name}.part")
+    part.write_text(costs.to_toml())
+    part.replace(output)  # whole or not at all
+    if format is OutputFormat.json:
+        print_json(measured_json(costs, str(output)))
+        return 0
     print_text(lambda width: measured_text(costs, str(output), width))
     return 0

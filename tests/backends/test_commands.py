@@ -208,3 +208,32 @@ def test_blocks_of_a_model_are_sought_beside_what_size_pool_leaves_out(
     result = json.loads(capsys.readouterr().out)
     assert (result["fits"], result["reserve_bytes"]) == (True, 0)
     assert result["found"] > result["promised"] > 0
+
+
+def test_a_device_is_told_as_json_and_its_file_taken_by_a_replay(
+    small: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "device.toml"
+    flags = ("--device", "cpu", "--largest-mib", "1", "--repeats", "2", "--format", "json")
+    assert run("measure-device", "-o", str(output), *flags) == 0
+    told = json.loads(capsys.readouterr().out)
+    document = tomllib.loads(output.read_text())
+    for kind in ("zeroing", "write_back", "load_back"):
+        assert told[kind]["bytes_per_s"] == pytest.approx(document[kind]["bytes_per_s"], rel=1e-3)
+        assert len(told[kind]["samples"]) == 3
+    assert told["output"] == str(output)
+    assert [path.name for path in tmp_path.iterdir() if "device" in path.name] == ["device.toml"]
+    costs = ("--host-blocks", "100", "--device-costs", str(output))
+    assert run("replay-trace", small[1], "-d", small[0], *costs, "--backend", "torch") == 0
+    assert run("measure-device", "-o", str(tmp_path), *flags) == 2
+    assert "is a folder; a file is expected" in capsys.readouterr().err
+
+
+def test_memory_that_the_machine_has_not_is_refused_before_it_is_touched(
+    small: tuple[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = ("--model", "llama-3.1-8b", "--cache-gib", "100000", "--scale-down", "1")
+    assert run("check-plan", small[1], *model) == 2
+    error = capsys.readouterr().err
+    assert "bytes cannot be had on cpu: " in error
+    assert "are available; a smaller pool, or a larger --scale-down, is needed" in error
