@@ -229,6 +229,21 @@ def test_what_an_admission_hits_is_exempt_from_its_evictions(same: bool, exempt:
     assert len(one.evicted) == 3 - exempt
 
 
+@pytest.mark.parametrize(("host", "retries", "host_hit"), [(3, 1, 4), (8, 0, 12)])
+def test_a_first_chunk_that_starts_over_for_want_of_host_pages(
+    host: int, retries: int, host_hit: int
+) -> None:
+    made = engine(pages=32, host=host, enable_l3_storage=True)
+    made.submit("x", tokens(9, seed=9))
+    made.steps(2)
+    scheduler, prompt = made.scheduler, tokens(13, shared=13)
+    scheduler.register_storage_keys(*scheduler.expand_prefix_keys(scheduler.prefix_hashes_for_tokens(prompt)))
+    made.submit("a", prompt)
+    one = first_attempt(made, "a")
+    assert one.hit is not None
+    assert (one.retries, one.hit.host) == (retries, host_hit)
+
+
 # --- how a retraction goes -----------------------------------------------------------------------------------
 
 
