@@ -9,8 +9,8 @@ play ``benchmarks/replay.py`` in turn, each in a process of its own, pinned to o
 pair by pair and at its least. ``--check`` ends with status 1 if the journal costs more than 2 %.
 
 Measured with the defaults on the conversation's first 1,500 requests, on two cores of an AMD EPYC that others used
-too, CPython 3.11.7: 80 hooks cost +0.15 % at the least and +0.31 % in the middle of the pairs, a single one of
-which is off by up to 10 %.
+too, CPython 3.11.7: the median of 25 pairs was +0.31 % and, with the listener's hooks, +0.42 %; single pairs there
+lie between -10 % and +13 %, and the least times of all gave +0.15 % and +3.2 %. Repeat it on a quiet machine.
 """
 
 from __future__ import annotations
