@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True)
 class BlocksFit:
     """``found`` blocks of ``block_bytes`` fit in one allocation beside ``reserve_bytes``; the deployment counts
-    on ``promised`` (``None``: it gives no pool)."""
+    on ``promised`` usable ones (``None``: it gives no pool), beside which an engine has the null block."""
 
     device: str
     block_bytes: int
@@ -25,9 +25,14 @@ class BlocksFit:
     before: AllocatorReport
 
     @property
+    def usable(self) -> int:
+        """The blocks that a pool here can have: those found but the null block."""
+        return max(self.found - 1, 0)
+
+    @property
     def fits(self) -> bool:
         """Whether what the deployment counts on is there."""
-        return self.promised is None or self.promised <= self.found
+        return self.promised is None or self.promised < self.found
 
 
 def blocks_fit(device: str, block_bytes: int, promised: int | None, reserve_bytes: int = 0) -> BlocksFit:

@@ -82,12 +82,15 @@ def fit_text(result: BlocksFit, width: int = 80) -> Text:
     if result.promised is None:
         lines += _entry("RESULT", found, width)
     elif result.fits:
-        spare = result.found - result.promised
-        lines += _entry("RESULT", f"{found}: the {result.promised:,} deployed and {spare:,} more", width)
+        spare = result.usable - result.promised
+        kept = f"the null block, the {result.promised:,} deployed and {spare:,} more"
+        lines += _entry("RESULT", f"{found}: {kept}", width)
     else:
-        short = result.promised - result.found
-        lines += _entry("RESULT", f"{found}: {short:,} fewer than the {result.promised:,} deployed", width)
-        lines += _entry("try", f"--pool-blocks {result.found}", width)
+        short = result.promised + 1 - result.found
+        wanted = f"the {result.promised:,} deployed and the null block"
+        lines += _entry("RESULT", f"{found}: {short:,} fewer than {wanted}", width)
+        if result.usable:
+            lines += _entry("try", f"--pool-blocks {result.usable}", width)
     return styled(lines)
 
 
@@ -147,7 +150,7 @@ def check_json(result: CheckResult) -> str:
 
 def fit_json(result: BlocksFit) -> str:
     """The result of ``check-plan --find-max-blocks`` as JSON with a last newline."""
-    return _json({"fits": result.fits} | asdict(result))
+    return _json({"fits": result.fits, "usable": result.usable} | asdict(result))
 
 
 def _json(values: dict[str, Any]) -> str:

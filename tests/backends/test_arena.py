@@ -86,3 +86,16 @@ def test_a_cpu_s_blocks_are_counted_in_what_the_machine_has_free() -> None:
     assert 15 <= found <= 25
     assert find_max_blocks(block, CPU, reserve_bytes=10 * block) <= found - 8
     assert find_max_blocks(block, CPU, reserve_bytes=100 * block) == 0
+
+
+def test_the_null_block_is_counted_among_those_that_fit() -> None:
+    from kvplan.backends.fit import BlocksFit
+    from kvplan.backends.report import fit_text
+
+    def fit(found: int) -> BlocksFit:
+        return BlocksFit("cpu", 8, 0, found, 60, allocator_report(CPU))
+
+    assert [fit(found).fits for found in (60, 61)] == [False, True]
+    assert (fit(0).usable, fit(61).usable) == (0, 60)
+    assert "1 fewer than the 60 deployed and the null block" in " ".join(str(fit_text(fit(60))).split())
+    assert "try         --pool-blocks 59" in str(fit_text(fit(60)))

@@ -118,11 +118,12 @@ def test_rows_shrink_on_request(small: tuple[str, str], capsys: pytest.CaptureFi
 def test_blocks_are_found_by_allocation(small: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
     assert run("check-plan", "-d", small[0], "--find-max-blocks") == 0
     out = " ".join(capsys.readouterr().out.split())
-    assert "LCM blocks of 4.00 KiB fit: the 60 deployed and" in out
+    assert "LCM blocks of 4.00 KiB fit: the null block, the 60 deployed and" in out
     assert run("check-plan", "-d", small[0], "--find-max-blocks", "--reserve-gib", "1e6") == 1
     out = " ".join(capsys.readouterr().out.split())
     assert "RESULT 0 LCM blocks of 4.00 KiB fit beside" in out
-    assert "60 fewer than the 60 deployed" in out
+    assert "61 fewer than the 60 deployed and the null block" in out
+    assert "--pool-blocks" not in out
 
 
 @pytest.mark.parametrize(
