@@ -13,7 +13,7 @@ import kvplan
 from kvplan.explain import states
 from kvplan.explain.observer import Observer
 from kvplan.explain.recorder import STATES, part_path, state_path
-from kvplan.explain.start import Start, config_of, read_start
+from kvplan.explain.start import Start, code_stamp, config_of, read_start
 from kvplan.explain.tables import notes
 from kvplan.explain.trace_file import read_kept_trace
 from kvplan.replay.play import Ending
@@ -74,6 +74,11 @@ class Record:
             raise RunError(
                 f"{self.directory} was made by kvplan {self.start.kvplan}, this is {kvplan.__version__}; "
                 "replay the trace again with --output"
+            )
+        if self.start.code != code_stamp():
+            raise RunError(
+                f"{self.directory} was made by another build of kvplan {kvplan.__version__}, whose states this one "
+                "does not read; replay the trace again with --output"
             )
         try:
             data = path.read_bytes()

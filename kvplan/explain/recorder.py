@@ -13,7 +13,7 @@ import polars as pl
 import kvplan
 from kvplan.explain import states
 from kvplan.explain.observer import Observer
-from kvplan.explain.start import START, Start, write_start
+from kvplan.explain.start import START, Start, code_stamp, write_start
 from kvplan.explain.tables import notes
 from kvplan.explain.trace_file import head_of, write_trace
 from kvplan.replay.play import Progress
@@ -96,6 +96,7 @@ class Recorder:
             session.deployment,
             config_facts(session.config),
             session.assumptions,
+            code_stamp(),
         )
         write_start(start, directory)
         self.observer.attach()

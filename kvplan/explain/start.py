@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from enum import IntEnum
+from functools import cache
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,19 @@ class Start:
     deployment: str
     config: Mapping[str, object]
     assumptions: Assumptions
+    code: str = ""
+    """``code_stamp`` of the program that kept it: its states are of that program's classes."""
+
+
+@cache
+def code_stamp() -> str:
+    """A digest of the modules that states are made of."""
+    package = Path(__file__).parents[1]
+    digest = sha256()
+    for part in ("explain", "replay", "scheduler"):
+        for path in sorted((package / part).rglob("*.py")):
+            digest.update(path.relative_to(package).as_posix().encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()[:16]
 
 
 def write_start(start: Start, directory: Path) -> None:

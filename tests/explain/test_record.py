@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -127,6 +128,14 @@ def test_another_program_versions_states_are_refused(tmp_path: Path, monkeypatch
     made = kept(crowd(), tmp_path / "run")
     monkeypatch.setattr("kvplan.__version__", "9.9")
     with pytest.raises(RunError, match=r"this is 9\.9; replay the trace again"):
+        made.session_at(5)
+
+
+def test_another_builds_states_are_refused(tmp_path: Path) -> None:
+    made = kept(crowd(), tmp_path / "run")
+    assert made.session_at(5).round == 5
+    made.start = replace(made.start, code="another")
+    with pytest.raises(RunError, match=r"another build of kvplan .* replay the trace again"):
         made.session_at(5)
 
 
