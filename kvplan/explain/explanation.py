@@ -9,7 +9,7 @@ from kvplan.explain.remedies import Remedies, Trials, scheduled
 from kvplan.explain.witness import Witnessed, witness
 from kvplan.replay.session import Session
 from kvplan.replay.step_time import NS
-from kvplan.scheduler import Scheduler
+from kvplan.scheduler import Scheduler, SchedulerConfig
 from kvplan.scheduler.journal import Attempt, Held, PoolState, RetractionStep
 
 DETAILED = 3
@@ -94,19 +94,39 @@ def explain_next(
     eviction_of: EvictionOf | None = None,
     entered: Callable[[str, int], int | None] | None = None,
 ) -> RoundExplanation:
-    """Play the session's next round and explain it.
+    """Play the session's next round and explain it; the arguments are those of ``explained``."""
+    return explained(
+        witness(session),
+        session.engine.scheduler,
+        session.config,
+        request_id=request_id,
+        detailed=detailed,
+        eviction_of=eviction_of,
+        entered=entered,
+    )
+
+
+def explained(
+    seen: Witnessed,
+    scheduler: Scheduler,
+    config: SchedulerConfig,
+    *,
+    request_id: str | None = None,
+    detailed: int | None = DETAILED,
+    eviction_of: EvictionOf | None = None,
+    entered: Callable[[str, int], int | None] | None = None,
+) -> RoundExplanation:
+    """Explain a round that was seen; ``scheduler`` is as the round left it.
 
     What would have changed it is tried for ``request_id`` alone if given, else for the first ``detailed``
     requests that wait (None: all). ``entered`` tells in which round after one a request was admitted.
     """
-    index = session.round
-    seen = witness(session)
     journal = seen.journal
     assert journal.after is not None
-    lost = _Lost(session, index, eviction_of)
-    waits = _waits(session, seen, request_id, detailed, lost, entered)
+    lost = _Lost(config, seen.figures.round, eviction_of)
+    waits = _waits(config, scheduler, seen, request_id, detailed, lost, entered)
     return RoundExplanation(
-        round=index,
+        round=seen.figures.round,
         time_s=seen.figures.time_ns / NS,
         role=journal.role,
         mixed=journal.mixed,
@@ -142,7 +162,8 @@ def phases_of(entries: Sequence[Attempt | Held | RetractionStep]) -> list[Phase]
 
 
 def _waits(
-    session: Session,
+    config: SchedulerConfig,
+    scheduler: Scheduler,
     seen: Witnessed,
     request_id: str | None,
     detailed: int | None,
@@ -159,10 +180,8 @@ def _waits(
                 if name not in inside and name not in outside:
                     outside[name] = (entry.phase, None, entry.reason, entry.by)
     known = {request.id: request for request in seen.before.requests()}
-    warm = {
-        request.id: request.keys for request in session.engine.scheduler.requests() if request.keys.digests
-    }
-    trials = Trials(seen.before, session.config, warm)
+    warm = {request.id: request.keys for request in scheduler.requests() if request.keys.digests}
+    trials = Trials(seen.before, config, warm)
     waits: list[Wait] = []
     for name, (phase, attempt, reason, by) in outside.items():
         request = known[name]
@@ -188,7 +207,7 @@ def _waits(
 
 @dataclass(frozen=True, slots=True)
 class _Lost:
-    session: Session
+    config: SchedulerConfig
     round: int
     eviction_of: EvictionOf | None
 
@@ -196,7 +215,7 @@ class _Lost:
         """The pages that ended the attempt's hit, as far as the journal names them."""
         if attempt.hit is None:
             return []
-        indices = {group.group_id: at for at, group in enumerate(self.session.config.cache_groups)}
+        indices = {group.group_id: at for at, group in enumerate(self.config.cache_groups)}
         pages = []
         for step in attempt.hit.steps:
             if step.missing_key is None:

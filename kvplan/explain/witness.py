@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, cast
 
+from kvplan.replay.engine import Engine
 from kvplan.replay.rounds import ROUND_COLUMNS, Round
 from kvplan.replay.session import Session
 from kvplan.scheduler import ExecutionPlan, Scheduler
@@ -46,18 +47,31 @@ class _Witness:
         return getattr(self.scheduler, name)
 
 
+class Watch:
+    """Watches an engine's next round, from when it is made until ``done``."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._scheduler = engine.scheduler
+        self._seen = _Witness(engine.scheduler)
+        engine.scheduler = cast(Scheduler, self._seen)
+
+    def done(self) -> Witnessed | None:
+        """Leave the engine as it was, and tell of its round; None if it has played none."""
+        engine, seen = self._engine, self._seen
+        engine.scheduler = self._scheduler
+        if seen.before is None or seen.journal_round is None or seen.plan is None:
+            return None
+        figures = Round(*(engine.rounds.column(name)[-1] for name in ROUND_COLUMNS))
+        return Witnessed(seen.before, seen.journal_round, figures, seen.plan)
+
+
 def witness(session: Session) -> Witnessed:
     """Play the session's next round and tell of it."""
-    engine = session.engine
-    scheduler = engine.scheduler
-    seen = _Witness(scheduler)
-    engine.scheduler = cast(Scheduler, seen)
+    watch = Watch(session.engine)
     try:
         session.play(session.round + 1)
     finally:
-        engine.scheduler = scheduler
-    assert seen.before is not None
-    assert seen.journal_round is not None
-    assert seen.plan is not None
-    figures = Round(*(engine.rounds.column(name)[-1] for name in ROUND_COLUMNS))
-    return Witnessed(seen.before, seen.journal_round, figures, seen.plan)
+        seen = watch.done()
+    assert seen is not None
+    return seen
