@@ -15,7 +15,7 @@ from kvplan.commands.errors import FINDING
 from kvplan.commands.model_options import ModelFlags, batch_flag, model_options
 from kvplan.commands.options import Format, OutputFormat, deployment_options
 from kvplan.commands.printing import print_json, print_text
-from kvplan.commands.remedies import bound_by_gpu, more_gpus, narrow_cache
+from kvplan.commands.remedies import bound_by_gpu, more_gpus, narrow_cache, replanned
 
 if TYPE_CHECKING:
     from kvplan.deployment import Deployment
@@ -108,6 +108,8 @@ def size_pool(
     if plan is not None and replicas > 1:
         result = of_all_replicas(result, plan, batch_flag(overrides))
     short = result.verdict in (sizing.Verdict.NOT_AT_ONCE, sizing.Verdict.NEVER_FITS)
+    if plan is not None and short:
+        result = replanned(model, overrides, plan, result)
     narrow = None
     if plan is not None and short and "kv_dtype" not in model.given:
         narrow = narrow_cache(model, overrides, max_context_len, total, result)

@@ -282,6 +282,8 @@ def _try(result: PoolSize, one: Alternative, width: int) -> list[str]:
     value = next(iter(one.flags.values()))
     need = f"{grouped(one.needed_blocks)} of {blocks(one.usable_blocks)}"
     beyond = grouped(one.beyond_needed_blocks)
+    if one.beyond_usable_blocks != one.usable_blocks:  # a pool of its own: a GPU has less left for it
+        beyond += f", {grouped(one.beyond_usable_blocks)} there"
     batch = counted(result.max_batch_size, "request")
     why = {
         "max_batch_size": f"{counted(int(value), 'request')} at once: {need}; one more needs {beyond}",

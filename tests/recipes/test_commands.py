@@ -90,6 +90,47 @@ def test_a_pool_that_a_gpu_bounds_is_made_larger_by_more_gpus(capsys: pytest.Cap
         assert found["alternatives"][-1]["changes"] == "pool"
 
 
+def test_fewer_requests_are_tried_in_the_memory_that_they_leave(capsys: pytest.CaptureFixture[str]) -> None:
+    # With steps of 4 tokens each request keeps 4 states beside the cache: 64 leave less of it than 50 do.
+    model = [
+        "--model",
+        "bamba-9b",
+        "--gpu",
+        "h100",
+        "--max-context-len",
+        "4096",
+        "--decode-input-tokens",
+        "4",
+    ]
+
+    def sized(requests: int) -> Ran:
+        return Ran(capsys, "size-pool", *model, "--max-num-seqs", str(requests), "--format", "json")
+
+    found = sized(64).json()
+    first = found["alternatives"][0]
+    requests = first["flags"]["--max-num-seqs"]
+    assert requests > found["pool"]["requests_at_once"]
+    assert first["usable_blocks"] > found["pool"]["usable_blocks"]
+    assert sized(requests).json()["pool"]["usable_blocks"] == first["usable_blocks"]
+    assert (sized(requests).status, sized(requests + 1).status) == (0, 1)
+
+
+def test_a_context_below_a_window_is_tried_with_the_groups_of_its_own(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    # Up to 1,024 tokens no layer of Gemma 3 has a window to speak of: one group, in which less is padding.
+    model = ["--model", "gemma-3-27b", "--max-num-seqs", "64", "--cache-gib", "20"]
+
+    def sized(tokens: int) -> Ran:
+        return Ran(capsys, "size-pool", *model, "--max-context-len", str(tokens), "--format", "json")
+
+    alternatives = {one["changes"]: one["flags"] for one in sized(131072).json()["alternatives"]}
+    tokens = alternatives["max_context_len"]["--max-context-len"]
+    assert tokens <= 1024
+    assert len(sized(tokens).json()["groups"]) == 1
+    assert (sized(tokens).status, sized(tokens + 1).status) == (0, 1)
+
+
 def test_a_request_too_long_for_a_gpu_is_told_of_more_gpus(capsys: pytest.CaptureFixture[str]) -> None:
     line = ["max-request", "--model", "llama-3.1-70b", "--gpu", "h100", "--tp", "4", "--tokens", "900000"]
     ran = Ran(capsys, *line)
