@@ -12,7 +12,7 @@ import typer
 
 from kvplan.commands.options import Format, OutputFormat
 from kvplan.commands.printing import print_json, print_text
-from kvplan.commands.report import RunDirectory
+from kvplan.commands.report import RunDirectory, note_build
 
 
 def compare(
@@ -30,6 +30,8 @@ def compare(
     from kvplan.reports.comparison import comparison_json, comparison_text
 
     first, second = open_record(run), open_record(other)
+    for record in (first, second):
+        note_build(record)
     found = compared(first, second)
     if format is OutputFormat.json:
         print_json(comparison_json(found))

@@ -17,7 +17,7 @@ def prefix(run: RunDirectory, format: Format = OutputFormat.text) -> int:
     from kvplan.reports.prefix_story import prefix_json, prefix_text
 
     record = open_record(run)
-    story = prefix_story(record, record.session_at(0))
+    story = prefix_story(record, record.trace, record.config)
     if format is OutputFormat.json:
         print_json(prefix_json(story))
     else:

@@ -6,13 +6,16 @@ Imports nothing heavy before the command runs.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from kvplan.commands.errors import FINDING, INTERRUPTED
 from kvplan.commands.options import Format, OutputFormat
 from kvplan.commands.printing import print_json, print_text
+
+if TYPE_CHECKING:
+    from kvplan.explain.record import Record
 
 RunDirectory = Annotated[
     Path, typer.Argument(metavar="RUN", help="A run that replay-trace --output has kept.", show_default=False)
@@ -45,3 +48,15 @@ def report(run: RunDirectory, format: Format = OutputFormat.text) -> int:
     if summary.ending is Ending.INTERRUPTED:
         return INTERRUPTED
     return 0 if summary.ending is Ending.COMPLETE else FINDING
+
+
+def note_build(record: Record) -> None:
+    """Say on stderr of a run that another build has kept, why asking it takes longer."""
+    import sys
+
+    if record.foreign:
+        print(
+            f"kvplan: {record.directory} was kept by another build; it is played again from its first round, and "
+            "its plans are compared with those that were kept",
+            file=sys.stderr,
+        )

@@ -11,7 +11,7 @@ import typer
 
 from kvplan.commands.options import Format, OutputFormat
 from kvplan.commands.printing import print_json, print_text
-from kvplan.commands.report import RunDirectory
+from kvplan.commands.report import RunDirectory, note_build
 from kvplan.commands.watching import ctrl_c, progress_bar
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def retractions(
     summary = record.summary
     tokens = summary.figures.tokens
     story = story_of(record, tokens.computed_again, tokens.recomputed_share)
-    tried = bool(replay and story.rows)
+    tried = bool(replay and story.rows) and _plays_again(record)
     cures, stopped = _cures(record) if tried else ([], False)
     if format is OutputFormat.json:
         print_json(retractions_json(story, cures, tried, stopped))
@@ -53,9 +53,24 @@ def retractions(
     return 0
 
 
+def _plays_again(record: Record) -> bool:
+    """Whether this build plans the run as it was kept; if not, what is replayed now says nothing of it."""
+    import sys
+
+    from kvplan.replay.store import RunError
+
+    note_build(record)
+    try:
+        record.check_again()
+    except RunError as error:
+        print(f"kvplan: what would spare the retractions was not tried: {error}", file=sys.stderr)
+        return False
+    return True
+
+
 def _cures(record: Record) -> tuple[list[Cure], bool]:
     from kvplan.explain.cures import Cures
 
     with progress_bar(len(record.trace)) as progress, ctrl_c() as stop:
-        found = list(Cures(lambda: record.session_at(0), record.summary, progress, stop).found())
+        found = list(Cures(record.begun, record.summary, progress, stop).found())
         return found, stop()

@@ -10,8 +10,9 @@ import msgspec
 
 from kvplan.explain.explanation import RoundExplanation, explain_next
 from kvplan.explain.history import entries, evictions, session_before
-from kvplan.explain.record import Record
+from kvplan.explain.record import Record, first_parting
 from kvplan.replay.run import RunSummary
+from kvplan.replay.store import RunError
 from kvplan.scheduler.journal import Attempt
 
 Value = int | float | str | bool | None
@@ -46,12 +47,16 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Parting:
-    """The first round in which the plans differ, as each run made it, and whom it treats differently."""
+    """The first round in which the plans differ, as each run made it, and whom it treats differently.
+
+    ``untold``: why a run cannot be gone back to, so that neither is explained; ``differences`` are empty then.
+    """
 
     round: int
-    first: RoundExplanation
-    second: RoundExplanation
+    first: RoundExplanation | None
+    second: RoundExplanation | None
     differences: list[Difference]
+    untold: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +75,7 @@ class Comparison:
 
 
 def compare(first: Record, second: Record) -> Comparison:
-    """Compare two runs. Raises ``RunError`` when one cannot be read or played on."""
+    """Compare two runs. Raises ``RunError`` when one cannot be read."""
     a, b = first.summary, second.summary
     same_trace = a.trace.fingerprint == b.trace.fingerprint
     same: int | None = None
@@ -125,19 +130,18 @@ def _pairs(first: Any, second: Any, name: str = "") -> Iterator[Pair]:
 def _same_rounds(first: Record, second: Record) -> tuple[int, int | None]:
     """How many rounds are the same from the beginning on, and the first one that is not (None: none)."""
     ours, theirs = first.table("plans"), second.table("plans")
-    both = min(len(ours), len(theirs))
-    left, right = ours.head(both), theirs.head(both)
-    parted = ((left["plan"] != right["plan"]) | (left["round"] != right["round"])).arg_true()
-    if not len(parted):
-        return both, None
-    at = int(parted[0])
-    return at, int(min(left["round"][at], right["round"][at]))
+    parted = first_parting(ours, theirs)
+    same = min(len(ours), len(theirs)) if parted is None else int((ours["round"] < parted).sum())
+    return same, parted
 
 
 def _parting(first: Record, second: Record, round_index: int) -> Parting:
     told = []
     for record in (first, second):
-        session = session_before(record, round_index)
+        try:
+            session = session_before(record, round_index)
+        except RunError as error:
+            return Parting(round_index, None, None, [], str(error))
         told.append(explain_next(session, detailed=0, eviction_of=evictions(record), entered=entries(record)))
     ours, theirs = _turns(told[0]), _turns(told[1])
     none = Turn(None, "", None)

@@ -10,8 +10,9 @@ import polars as pl
 from kvplan.explain.history import Source
 from kvplan.explain.misses import CAUSES
 from kvplan.explain.tables import column_of
-from kvplan.replay.session import Session
+from kvplan.scheduler import SchedulerConfig
 from kvplan.scheduler.request import Request, RequestSpec
+from kvplan.traces import Trace
 
 TOP = 10
 PROMPT_END = "below one page"
@@ -88,21 +89,21 @@ class PrefixStory:
     readmission_host_tokens: int
 
 
-def prefix_story(source: Source, first: Session) -> PrefixStory:
-    """The story of a run; ``first`` is its session before the first round."""
+def prefix_story(source: Source, trace: Trace, config: SchedulerConfig) -> PrefixStory:
+    """The story of a run of this trace with this configuration."""
     table = source.table("admissions")
     new = table.filter(~pl.col("again"))
     again = table.filter(pl.col("again"))
     evictions = source.table("evictions")
     names = source.request_ids
     return PrefixStory(
-        known=first.trace.has_prefixes,
+        known=trace.has_prefixes,
         admissions=len(new),
         prompt_tokens=_sum(new, "prompt_tokens"),
         device_tokens=_sum(new, "device_hit"),
         host_tokens=_sum(new, "hit") - _sum(new, "device_hit"),
         full_groups_tokens=_sum(new.select(reach=pl.max_horizontal("closed_hit", "hit")), "reach"),
-        misses=_misses(new, first.config.prefix_granularity),
+        misses=_misses(new, config.prefix_granularity),
         groups=[
             GroupMisses(group, cause, count)
             for group, cause, count in new.filter(pl.col("cause").is_not_null())
@@ -111,9 +112,11 @@ def prefix_story(source: Source, first: Session) -> PrefixStory:
             .sort(["len", "cause_group", "cause"], descending=[True, False, False])
             .iter_rows()
         ],
-        evictions=_evictions(evictions, first),
+        evictions=_evictions(evictions, config),
         evictors=_evictors(new, evictions, names),
-        infinite_tokens=infinite_cache(first, dict(new.select("request_id", "limit").iter_rows())),
+        infinite_tokens=infinite_cache(
+            trace, names, config.prefix_granularity, dict(new.select("request_id", "limit").iter_rows())
+        ),
         median_absence_rounds=_median(new),
         readmissions=len(again),
         readmission_tokens=_sum(again, "prefill_tokens"),
@@ -153,8 +156,8 @@ def _misses(new: pl.DataFrame, page: int) -> list[Misses]:
     return [row for row in rows if row.tokens]
 
 
-def _evictions(evictions: pl.DataFrame, first: Session) -> list[GroupEvictions]:
-    ids = [group.group_id for group in first.config.cache_groups]
+def _evictions(evictions: pl.DataFrame, config: SchedulerConfig) -> list[GroupEvictions]:
+    ids = [group.group_id for group in config.cache_groups]
     counts = evictions.group_by("tier", "group").len().sort("tier", "group")
     return [
         GroupEvictions(("device", "host")[tier], ids[group], count)
@@ -174,17 +177,17 @@ def _evictors(new: pl.DataFrame, evictions: pl.DataFrame, names: Sequence[str]) 
     return [Evictor(names[by], ended, pages) for by, ended, pages in rows.iter_rows()]
 
 
-def infinite_cache(first: Session, limits: Mapping[str, int]) -> int:
+def infinite_cache(trace: Trace, names: Sequence[str], page: int, limits: Mapping[str, int]) -> int:
     """Tokens that these requests' prompts would hit if nothing were ever evicted.
 
     Each prompt, in the trace's order, hits its longest leading run of prefix pages that any prompt before it
-    has, up to what it was allowed to match when it was admitted: ``limits``, in tokens.
+    has, up to what it was allowed to match when it was admitted: ``limits``, in tokens. ``names`` are the
+    requests' ids, ``page`` is the prefix page in tokens.
     """
-    page = first.config.prefix_granularity
     seen: set[bytes] = set()
     hits = 0
-    for row, name in enumerate(first.engine.workload.request_ids):
-        prompt = first.trace.prompt(row)
+    for row, name in enumerate(names):
+        prompt = trace.prompt(row)
         request = Request(RequestSpec(name), prompt, row)
         request.hash_to(len(prompt) // page, page)
         digests = request.keys.digests

@@ -11,6 +11,8 @@ import polars as pl
 
 import kvplan
 from kvplan.explain import states
+from kvplan.explain.inputs import begun_again
+from kvplan.explain.live import Live
 from kvplan.explain.observer import Observer
 from kvplan.explain.recorder import STATES, part_path, state_path
 from kvplan.explain.start import Start, code_stamp, config_of, read_start
@@ -35,6 +37,7 @@ class Record:
     unfinished: bool
     states: list[int]
     _recovered: Recovered | None = field(default=None, repr=False)
+    _live: Live | None = field(default=None, repr=False)
 
     @property
     def config(self) -> SchedulerConfig:
@@ -55,29 +58,66 @@ class Record:
         """The trace's requests, by row."""
         return self.trace.table["request_id"].to_list()
 
+    @property
+    def foreign(self) -> bool:
+        """Whether another build kept it, whose states are of no use to this one."""
+        return self.start.kvplan != kvplan.__version__ or self.start.code != code_stamp()
+
     def session_at(self, round_index: int) -> Session:
         """The session with ``round_index`` as the round that is played next.
 
-        Later than that where the round was skipped as a repetition; earlier where the run ends before.
+        Later than that where the round was skipped as a repetition; earlier where the run ends before. Without a
+        state that can be used (another build's, or none) the run is played from its first round on. Raises
+        ``RunError`` where that comes out differently up to the round, which is checked plan by plan.
         """
-        at = bisect_right(self.states, round_index)
+        at = 0 if self.foreign else bisect_right(self.states, round_index)
         if not at:
-            raise RunError(f"{self.directory} holds no state before round {round_index:,}; replay it again")
+            return self._again(round_index)
         session = self._load(self.states[at - 1])
         if session.round < round_index:
             session.play(round_index)
         return session
 
+    def check_again(self) -> None:
+        """Play a run whose states are of no use again; raise ``RunError`` if its plans do not come out the same."""
+        if self.foreign:
+            self._again(int(self.table("plans")["round"].max() or 0))  # type: ignore[arg-type]
+
+    def begun(self) -> Session:
+        """The session before its first round. Raises ``RunError`` if it cannot be begun again."""
+        if not self.foreign and self.states[:1] == [0]:
+            return self._load(0)
+        start = self.start
+        if start.inputs is None:
+            raise RunError(
+                f"{self.directory} was made by {_maker(start.kvplan)}, whose states this one does not read, and holds "
+                "nothing that it could be played again with; replay the trace again with --output"
+            )
+        return begun_again(self.trace, self.config, start.deployment, start.assumptions, start.inputs)
+
+    def _again(self, round_index: int) -> Session:
+        """The same by playing from the first round on."""
+        kept = self.table("plans")
+        if self._live is None:
+            self._live = Live(self.begun())
+        live = self._live
+        if live.session.round <= round_index:
+            live.play(lambda session: session.engine.round_index > round_index)
+        made = live.table("plans")
+        made, kept = (table.filter(pl.col("round") <= round_index) for table in (made, kept))
+        parted = first_parting(kept, made)
+        if parted is not None:
+            raise RunError(
+                f"{self.directory} was made by {_maker(self.start.kvplan)}, and this one plans differently from "
+                f"round {parted:,} on; replay the trace again with --output"
+            )
+        return live.session_at(round_index)
+
     def _load(self, round_index: int) -> Session:
         path = state_path(self.directory, round_index)
-        if self.start.kvplan != kvplan.__version__:
+        if self.foreign:
             raise RunError(
-                f"{self.directory} was made by kvplan {self.start.kvplan}, this is {kvplan.__version__}; "
-                "replay the trace again with --output"
-            )
-        if self.start.code != code_stamp():
-            raise RunError(
-                f"{self.directory} was made by another build of kvplan {kvplan.__version__}, whose states this one "
+                f"{self.directory} is unfinished and was made by {_maker(self.start.kvplan)}, whose states this one "
                 "does not read; replay the trace again with --output"
             )
         try:
@@ -125,6 +165,22 @@ class Recovered:
     tables: dict[str, pl.DataFrame]
 
 
+def first_parting(first: pl.DataFrame, second: pl.DataFrame) -> int | None:
+    """The first round in which two tables of plans differ, as far as both go; None: they do not."""
+    both = min(len(first), len(second))
+    left, right = first.head(both), second.head(both)
+    parted = ((left["plan"] != right["plan"]) | (left["round"] != right["round"])).arg_true()
+    if not len(parted):
+        return None
+    at = int(parted[0])
+    return int(min(left["round"][at], right["round"][at]))
+
+
+def _maker(version: str) -> str:
+    """A build of the program, in words."""
+    return f"another build of kvplan {version}" if version == kvplan.__version__ else f"kvplan {version}"
+
+
 def open_record(directory: Path) -> Record:
     """The run in ``directory``. Raises ``RunError``, one sentence, when there is none that can be read."""
     start = read_start(directory)
@@ -134,7 +190,7 @@ def open_record(directory: Path) -> Record:
     known = [int(path.stem) for path in paths if path.stem.isdigit()]
     if unfinished:  # a state counts once what was logged up to it is there too
         known = [at for at in known if at == 0 or part_path(directory, at).is_file()]
-    if not known:
+    if unfinished and not known:
         raise RunError(f"{directory / STATES} holds no state; replay the trace again with --output")
     return Record(directory, start, trace, unfinished, known)
 

@@ -12,6 +12,7 @@ import polars as pl
 
 import kvplan
 from kvplan.explain import states
+from kvplan.explain.inputs import inputs_of
 from kvplan.explain.observer import Observer
 from kvplan.explain.start import START, Start, code_stamp, write_start
 from kvplan.explain.tables import notes
@@ -97,6 +98,7 @@ class Recorder:
             config_facts(session.config),
             session.assumptions,
             code_stamp(),
+            inputs_of(session),
         )
         write_start(start, directory)
         self.observer.attach()

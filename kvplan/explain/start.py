@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from kvplan.explain.inputs import Inputs
 from kvplan.explain.trace_file import TraceHead
 from kvplan.replay.run import Assumptions
 from kvplan.replay.store import SUMMARY, RunError
@@ -31,6 +32,8 @@ class Start:
     assumptions: Assumptions
     code: str = ""
     """``code_stamp`` of the program that kept it: its states are of that program's classes."""
+    inputs: Inputs | None = None
+    """What another build plays the run again with; None: the run was kept by one that did not note it."""
 
 
 @cache

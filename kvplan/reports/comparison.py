@@ -7,7 +7,7 @@ from collections.abc import Callable
 import msgspec
 from rich.text import Text
 
-from kvplan.explain.comparison import Comparison, Pair, Turn, Value
+from kvplan.explain.comparison import Comparison, Pair, Parting, Turn, Value
 from kvplan.reports import attempts
 from kvplan.reports.columns import Column, folded, table
 from kvplan.reports.replay_units import counted, digits, duration, grouped, percent, rounds_time
@@ -120,6 +120,21 @@ def _parting(comparison: Comparison, names: tuple[str, str], width: int) -> list
         if comparison.ends_first:
             text += f"; {comparison.ends_first} ends first"
         return folded("RESULT", text, width, LABEL)
+    lines = _told(parting, names, width)
+    same = counted(comparison.same_rounds or 0, "round")
+    text = f"plans part in round {grouped(parting.round)}, after {same} that are the same"
+    first = parting.differences[0] if parting.differences else None
+    if first is not None:
+        text += f": {first.request_id}"
+    if parting.untold is None:
+        text += f"   (kvplan explain-round {names[0]} --round {parting.round})"
+    return [*lines, *folded("RESULT", text, width, LABEL)]
+
+
+def _told(parting: Parting, names: tuple[str, str], width: int) -> list[str]:
+    """What each run did in the round in which they part."""
+    if parting.first is None or parting.second is None:
+        return folded("", f"it is not told why: {parting.untold}", width, 0)
     lines = []
     for difference in parting.differences[:NAMED]:
         lines += folded("", difference.request_id, width, 0)
@@ -135,14 +150,7 @@ def _parting(comparison: Comparison, names: tuple[str, str], width: int) -> list
         f"{grouped(told.pool_before.held)} held"
         for told in (parting.first, parting.second)
     )
-    lines += folded("", f"LCM blocks before it: {pools}", width, 0)
-    same = counted(comparison.same_rounds or 0, "round")
-    text = f"plans part in round {grouped(parting.round)}, after {same} that are the same"
-    first = parting.differences[0] if parting.differences else None
-    if first is not None:
-        text += f": {first.request_id}"
-    text += f"   (kvplan explain-round {names[0]} --round {parting.round})"
-    return [*lines, *folded("RESULT", text, width, LABEL)]
+    return lines + folded("", f"LCM blocks before it: {pools}", width, 0)
 
 
 def _turn(turn: Turn) -> str:

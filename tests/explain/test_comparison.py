@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from explain.runs import crowd, kept, undeclared
@@ -61,3 +62,17 @@ def test_runs_of_different_traces_are_compared_by_their_figures_alone(tmp_path: 
     assert not found.same_trace
     assert found.parting is None
     assert "different traces" in text(found)
+
+
+def test_runs_that_cannot_be_gone_back_to_part_without_a_reason(tmp_path: Path) -> None:
+    first, second = run(crowd(20), tmp_path, "a"), run(crowd(21), tmp_path, "b")
+    known = compare(first, second)
+    second.start = replace(second.start, code="another", inputs=None)
+    found = compare(first, second)
+    assert known.parting is not None
+    assert found.parting is not None
+    assert found.parting.round == known.parting.round
+    assert (found.figures, found.same_rounds) == (known.figures, known.same_rounds)
+    assert "another build" in (found.parting.untold or "")
+    assert "it is not told why: " in text(found)
+    assert "plans part in round" in text(found)

@@ -21,7 +21,7 @@ def story(
     tmp_path: Path, *rows: dict[str, object], blocks: int = 40, groups: list[CacheGroupConfig] | None = None
 ) -> PrefixStory:
     made = kept(begin(trace(*rows), config(blocks, chunk=256, groups=groups)), tmp_path / "run")
-    return prefix_story(made, made.session_at(0))
+    return prefix_story(made, made.trace, made.config)
 
 
 def by_cause(told: PrefixStory) -> dict[str, int]:
@@ -31,7 +31,7 @@ def by_cause(told: PrefixStory) -> dict[str, int]:
 @pytest.mark.parametrize("name", [name for name, _ in sessions()])
 def test_every_prompt_token_is_a_hit_or_a_miss_with_a_cause(name: str, tmp_path: Path) -> None:
     made = kept(dict(sessions())[name], tmp_path / "run")
-    told = prefix_story(made, made.session_at(0))
+    told = prefix_story(made, made.trace, made.config)
     tokens = made.summary.figures.tokens
     assert told.device_tokens + told.host_tokens + sum(by_cause(told).values()) == told.prompt_tokens
     assert told.prompt_tokens == tokens.prompt

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import polars as pl
 import pytest
+from replay.small import config, trace
 
-from explain.runs import crowd, hosted, kept, undeclared
+from explain.runs import CROWD, UNDECLARED, crowd, hosted, kept, undeclared
+from kvplan.explain.explanation import explain_next
 from kvplan.explain.history import session_before
 from kvplan.explain.record import open_record, summary_of
 from kvplan.explain.recorder import check_record, part_path, record
 from kvplan.explain.start import config_of
+from kvplan.replay.accept import parse_accept
 from kvplan.replay.play import Ending
 from kvplan.replay.run import config_facts
-from kvplan.replay.session import Session
+from kvplan.replay.session import Session, begin
+from kvplan.replay.storage import Storage
 from kvplan.replay.store import RunError
+from kvplan.replay.transfers import Link, TransferTimes
 
 
 class Killed(BaseException):
@@ -30,6 +37,27 @@ def killed(session: Session, directory: Path, after: int) -> None:
 
     with pytest.raises(Killed):
         record(session, directory, every=10, stop=stop)
+
+
+def speculative() -> Session:
+    """Steps that accept 1 to 3 tokens, by chance."""
+    return begin(trace(*UNDECLARED), config(16, width=3, overlap=1), accept=parse_accept("2.2", 3, 5), seed=5)
+
+
+def stored() -> Session:
+    """A storage tier that fails now and then, behind links that take time; arrivals at twice the speed."""
+    made = config(20)
+    made.disable_l2_cache, made.enable_l3_storage, made.num_host_pages = False, True, 60
+    return begin(
+        trace(*CROWD),
+        made,
+        max_new_tokens="output",
+        speed=2.0,
+        transfer_times=TransferTimes(Link(2_000_000, 1e9, {0: 1e6}), Link(1_000_000, 5e8, {0: 1e6})),
+        storage=Storage(0.5, 0.2, 3),
+        force_retract_every=40,
+        seed=3,
+    )
 
 
 def test_a_kept_run_is_the_run_that_was_played(tmp_path: Path) -> None:
@@ -124,19 +152,56 @@ def test_force_replaces_an_unfinished_run_and_nothing_that_is_no_run(tmp_path: P
         check_record(tmp_path / "letters", force=True)
 
 
-def test_another_program_versions_states_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("session", [crowd, hosted, speculative, stored], ids=lambda make: make.__name__)
+def test_a_run_of_another_build_is_played_again_from_its_first_round(
+    tmp_path: Path, session: Callable[[], Session]
+) -> None:
+    made = kept(session(), tmp_path / "run")
+    at = made.states[-1] + 3
+    wanted = explain_next(made.session_at(at))
+    other = open_record(tmp_path / "run")
+    other.start = replace(other.start, code="another")
+    for path in (tmp_path / "run" / "states").iterdir():
+        path.write_bytes(b"of classes that are no more")
+    assert other.foreign
+    assert explain_next(other.session_at(at)) == wanted
+    other.check_again()
+
+
+def test_another_program_version_is_another_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = kept(crowd(), tmp_path / "run")
     monkeypatch.setattr("kvplan.__version__", "9.9")
-    with pytest.raises(RunError, match=r"this is 9\.9; replay the trace again"):
-        made.session_at(5)
-
-
-def test_another_builds_states_are_refused(tmp_path: Path) -> None:
-    made = kept(crowd(), tmp_path / "run")
+    assert made.foreign
     assert made.session_at(5).round == 5
+
+
+def test_a_build_that_plans_differently_says_from_which_round_on(tmp_path: Path) -> None:
+    made = kept(crowd(), tmp_path / "run")
     made.start = replace(made.start, code="another")
+    plans = made.table("plans").with_columns(
+        plan=pl.when(pl.col("round") == 7).then(pl.col("plan") + 1).otherwise(pl.col("plan"))
+    )
+    plans.write_parquet(tmp_path / "run" / "plans.parquet")
+    assert made.session_at(6).round == 6
+    for ask in (lambda: made.session_at(7), lambda: made.session_at(20), made.check_again):
+        with pytest.raises(RunError, match=r"another build of kvplan .* plans differently from round 7 on"):
+            ask()
+
+
+def test_another_builds_run_without_its_inputs_is_not_played(tmp_path: Path) -> None:
+    made = kept(crowd(), tmp_path / "run")
+    made.start = replace(made.start, code="another", inputs=None)
     with pytest.raises(RunError, match=r"another build of kvplan .* replay the trace again"):
         made.session_at(5)
+    assert len(made.table("plans"))
+
+
+def test_an_unfinished_run_of_another_build_is_refused(tmp_path: Path) -> None:
+    killed(undeclared(), tmp_path / "run", 35)
+    made = open_record(tmp_path / "run")
+    made.start = replace(made.start, code="another")
+    with pytest.raises(RunError, match=r"unfinished and was made by another build .* replay the trace again"):
+        _ = made.summary
 
 
 def test_a_trace_that_was_changed_is_noticed(tmp_path: Path) -> None:
