@@ -20,8 +20,11 @@ if TYPE_CHECKING:
     from kvplan.explain.cures import Cure
     from kvplan.explain.history import Source
     from kvplan.explain.live import Live
+    from kvplan.explain.record import Record
     from kvplan.replay.dead_end import DeadEnd
     from kvplan.replay.run import RunSummary
+    from kvplan.replay.session import Session
+    from kvplan.replay.worker_inputs import WorkerInputs
 
 MOST = 8
 """Rounds of one request that are explained unless --all is given."""
@@ -55,6 +58,15 @@ def explain_round(
             "--at", metavar="TIME", help="The round planned last at this time (12.5s).", show_default=False
         ),
     ] = None,
+    worker: Annotated[
+        str | None,
+        typer.Option(
+            "--worker",
+            metavar="NAME",
+            help="The worker it is about, where there are several: prefill-0, decode-1, or P0, D1.",
+            show_default=False,
+        ),
+    ] = None,
     all: Annotated[
         bool, typer.Option("--all", help="Try what would let in every request that waits, not just three.")
     ] = False,
@@ -78,12 +90,23 @@ def explain_round(
         sessions_before,
     )
     from kvplan.replay.step_time import parse_seconds
+    from kvplan.replay.worker_inputs import WorkerInputs
     from kvplan.reports.explain_round import refused_json, refused_text, rounds_json, rounds_text
 
     if round is not None and at is not None:
         raise ValueError("--round and --at are given; one of them is expected")
     seconds = None if at is None else parse_seconds(at, "--at")
-    source, summary, lockstep = _source(run, replayed, round, seconds, request)
+    made = _made(run, replayed)
+    if isinstance(made, WorkerInputs):
+        from kvplan.commands.explain_worker import explain_worker
+
+        most = None if all else MOST
+        return explain_worker(
+            made, worker, round=round, seconds=seconds, request=request, most=most, format=format
+        )
+    if worker is not None:
+        raise ValueError(f"--worker {worker} is given; the replay is that of one engine")
+    source, summary, lockstep = _source(made, round, seconds, request)
     dead_end = course = None
     if round is None and seconds is None and request is not None:
         never = refusal(source, request, summary().figures.requests.limit_tokens)
@@ -126,10 +149,8 @@ def explain_round(
     return 0
 
 
-def _source(
-    run: list[str], replayed: dict[str, Any], round: int | None, seconds: float | None, request: str | None
-) -> tuple[Source, Callable[[], RunSummary], bool]:
-    """What is asked, its figures so far, and whether its times are rounds."""
+def _made(run: list[str], replayed: dict[str, Any]) -> Record | Session | WorkerInputs:
+    """What is asked: a kept run, or what its trace and deployment make."""
     if len(run) == 1 and Path(run[0]).is_dir():
         from kvplan.explain.record import open_record
 
@@ -138,19 +159,26 @@ def _source(
             raise ValueError(
                 f"{run[0]} is a run, and {given[0]} is given; a run has its own trace and deployment"
             )
-        record = open_record(Path(run[0]))
-        return record, lambda: record.summary, record.start.assumptions.step_time.lockstep
-    from kvplan.explain.live import Live
+        return open_record(Path(run[0]))
+    return session_of(run, replayed)
 
-    live = Live(session_of(run, replayed))
+
+def _source(
+    made: Record | Session, round: int | None, seconds: float | None, request: str | None
+) -> tuple[Source, Callable[[], RunSummary], bool]:
+    """What is asked, its figures so far, and whether its times are rounds."""
+    from kvplan.explain.live import Live
+    from kvplan.explain.record import Record
+
+    if isinstance(made, Record):
+        return made, lambda: made.summary, made.start.assumptions.step_time.lockstep
+    live = Live(made)
     _play(live, round, seconds, request)
-    session = live.session
-    return live, lambda: session.run(live.ending, live.dead_end).summary, session.engine.step_time.lockstep
+    return live, lambda: made.run(live.ending, live.dead_end).summary, made.engine.step_time.lockstep
 
 
 def _play(live: Live, round: int | None, seconds: float | None, request: str | None) -> None:
     """Play as far as the question needs."""
-    from kvplan.replay.session import Session
     from kvplan.replay.step_time import NS
 
     def enough(session: Session) -> bool:

@@ -270,7 +270,15 @@ def replay_trace(
     Exit status 0: every request that fits has finished; 1: a stall, a livelock or the limit of rounds; 2:
     wrong input.
     """
-    from kvplan.commands.workers import TierFlags, WorkerFlags, carrier, disaggregated, storage_of, violations
+    from kvplan.commands.workers import (
+        TierFlags,
+        WorkerFlags,
+        carrier,
+        disaggregated,
+        inputs_of,
+        storage_of,
+        violations,
+    )
     from kvplan.explain.recorder import check_record, record
     from kvplan.replay.accept import parse_accept
     from kvplan.replay.session import begin
@@ -317,26 +325,30 @@ def replay_trace(
     stored = storage_of(storage, storage_failure_rate, seed)
     carrying, stored = carrier(backend, device, scale_down, loaded, plan, stored, check=check)
     if counts is not None:
+        inputs = inputs_of(
+            requests,
+            loaded,
+            counts,
+            peers,
+            budget=budget,
+            step_time=step_time,
+            accept=accept,
+            transfer_times=transfer_times,
+            speed=speed,
+            concurrency=concurrency,
+            max_rounds=max_rounds,
+            force_retract_every=force_retract_every,
+            storage=stored,
+        )
         with progress_bar(len(requests)) as progress, ctrl_c() as stop:
             return disaggregated(
-                requests,
-                loaded,
-                counts,
+                inputs,
                 peers,
                 source="" if deployment is None else str(deployment),
+                check=check,
+                scheduler_of=carrying,
                 progress=progress,
                 stop=stop,
-                budget=budget,
-                step_time=step_time,
-                accept=accept,
-                transfer_times=transfer_times,
-                speed=speed,
-                concurrency=concurrency,
-                max_rounds=max_rounds,
-                force_retract_every=force_retract_every,
-                check=check,
-                storage=stored,
-                scheduler_of=carrying,
                 output=output,
                 force=force,
                 format=format,

@@ -16,6 +16,7 @@ from kvplan.commands.replay_trace import replay_trace
 
 if TYPE_CHECKING:
     from kvplan.replay.session import Session
+    from kvplan.replay.worker_inputs import WorkerInputs
 
 _LEFT_OUT = {
     "emit",
@@ -24,12 +25,6 @@ _LEFT_OUT = {
     "force",
     "format",
     "max_rounds",
-    "prefill_workers",
-    "decode_workers",
-    "prefill_deployment",
-    "routing",
-    "transfer_gbps",
-    "transfer_latency",
     "backend",
     "device",
     "scale_down",
@@ -65,10 +60,13 @@ def given_of(replayed: dict[str, Any]) -> list[str]:
     ]
 
 
-def session_of(traces: list[str], replayed: dict[str, Any]) -> Session:
-    """The session that ``replay-trace`` would play with these options. Raises ``ValueError``."""
+def session_of(traces: list[str], replayed: dict[str, Any]) -> Session | WorkerInputs:
+    """What ``replay-trace`` would play with these options: a session, or a replay through workers.
+
+    Raises ``ValueError``.
+    """
     from kvplan.commands.replay_trace import _deployment, _step_time
-    from kvplan.commands.workers import TierFlags, storage_of
+    from kvplan.commands.workers import TierFlags, WorkerFlags, inputs_of, storage_of
     from kvplan.replay.accept import parse_accept
     from kvplan.replay.session import begin
     from kvplan.replay.step_time import unit_rounds
@@ -106,18 +104,45 @@ def session_of(traces: list[str], replayed: dict[str, Any]) -> Session:
         "start",
     )
     trace = read_trace(traces, format=options["trace_format"], **{name: options[name] for name in reading})
+    step_time = unit_rounds() if options["rounds"] else _step_time(given)
+    storage = storage_of(options["storage"], options["storage_failure_rate"], options["seed"])
+    peers = WorkerFlags(
+        options["prefill_workers"],
+        options["decode_workers"],
+        options["routing"],
+        options["transfer_gbps"],
+        options["transfer_latency"],
+        options["prefill_deployment"],
+    )
+    counts = peers.workers(loaded.config.role)
+    if counts is not None:
+        return inputs_of(
+            trace,
+            loaded,
+            counts,
+            peers,
+            budget=budget,
+            step_time=step_time,
+            accept=accept,
+            transfer_times=tiers.transfer_times(loaded),
+            speed=options["speed"],
+            concurrency=options["concurrency"],
+            max_rounds=None,
+            force_retract_every=options["force_retract_every"],
+            storage=storage,
+        )
     return begin(
         trace,
         loaded.config,
         deployment="" if options["deployment"] is None else str(options["deployment"]),
-        step_time=unit_rounds() if options["rounds"] else _step_time(given),
+        step_time=step_time,
         accept=accept,
         max_new_tokens=budget,
         speed=options["speed"],
         concurrency=options["concurrency"],
         seed=options["seed"],
         transfer_times=tiers.transfer_times(loaded),
-        storage=storage_of(options["storage"], options["storage_failure_rate"], options["seed"]),
+        storage=storage,
         force_retract_every=options["force_retract_every"],
         check=options["check"],
     )

@@ -18,15 +18,16 @@ from kvplan.commands.options import OutputFormat
 from kvplan.commands.printing import print_json, print_text
 from kvplan.deployment import Deployment, load_deployment
 from kvplan.replay.accept import AcceptLengths
-from kvplan.replay.disaggregated import ROUTINGS, disaggregate
+from kvplan.replay.disaggregated import ROUTINGS
 from kvplan.replay.hand_off import TransferLink
 from kvplan.replay.play import Progress
 from kvplan.replay.step_time import StepTime, nanoseconds, parse_seconds
 from kvplan.replay.storage import Storage
 from kvplan.replay.store import write_files
 from kvplan.replay.transfers import Link, TransferTimes
+from kvplan.replay.worker_inputs import WorkerInputs
 from kvplan.replay.workers_run import workers_tables
-from kvplan.replay.workload import Workload, workload_of
+from kvplan.replay.workload import Workload
 from kvplan.reports.disaggregated import figures, workers_json, workers_text
 from kvplan.scheduler import Scheduler, SchedulerConfig
 from kvplan.scheduler.config import Role
@@ -263,13 +264,12 @@ class WorkerFlags:
         )
 
 
-def disaggregated(
+def inputs_of(
     trace: Trace,
     deployment: Deployment,
     counts: tuple[int, int],
     flags: WorkerFlags,
     *,
-    source: str,
     budget: str | int,
     step_time: StepTime | None,
     accept: AcceptLengths,
@@ -278,8 +278,36 @@ def disaggregated(
     concurrency: int | None,
     max_rounds: int | None,
     force_retract_every: int | None,
-    check: bool,
     storage: Storage | None,
+) -> WorkerInputs:
+    """Return what a replay through ``counts`` prefill and decode workers is made of. Raises ValueError."""
+    return WorkerInputs(
+        trace=trace,
+        config=deployment.config,
+        prefill_workers=counts[0],
+        decode_workers=counts[1],
+        accept=accept,
+        prefill_config=flags.prefill_config(counts),
+        routing=flags.routing or ROUTINGS[0],
+        step_time=step_time,
+        link=flags.link(deployment),
+        page_bytes={group: float(size) for group, size in deployment.group_bytes.items() if size is not None},
+        transfer_times=transfer_times,
+        budget=budget,
+        speed=speed,
+        concurrency=concurrency,
+        max_rounds=max_rounds,
+        force_retract_every=force_retract_every,
+        storage=storage,
+    )
+
+
+def disaggregated(
+    inputs: WorkerInputs,
+    flags: WorkerFlags,
+    *,
+    source: str,
+    check: bool,
     scheduler_of: SchedulerOf | None,
     progress: Callable[[Progress], None] | None,
     stop: Callable[[], bool],
@@ -291,34 +319,16 @@ def disaggregated(
 
     ``source`` says where the deployment is from.
     """
-    replay = disaggregate(
-        workload_of(trace.scaled(speed=speed), budget),
-        deployment.config,
-        prefill_workers=counts[0],
-        decode_workers=counts[1],
-        prefill_config=flags.prefill_config(counts),
-        routing=flags.routing or ROUTINGS[0],
-        step_time=step_time,
-        accept=accept,
-        link=flags.link(deployment),
-        page_bytes={group: float(size) for group, size in deployment.group_bytes.items() if size is not None},
-        transfer_times=transfer_times,
-        concurrency=concurrency,
-        max_rounds=max_rounds,
-        force_retract_every=force_retract_every,
-        storage=storage,
-        check=check,
-        scheduler_of=scheduler_of,
-    )
+    replay = inputs.replay(check=check, scheduler_of=scheduler_of)
     replay.progress, replay.stop = progress, stop
     with violations():
         replay.play()
     own = flags.prefill_deployment
     summary = figures(
         replay,
-        trace,
-        accept,
-        step_time is not None,
+        inputs.trace,
+        inputs.accept,
+        inputs.step_time is not None,
         deployment=source,
         prefill_deployment=None if own is None else str(own),
     )

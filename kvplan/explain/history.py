@@ -18,18 +18,22 @@ NEAR = 2_000
 """Rounds that are played on rather than from a state: half of those between two states."""
 
 
-class Source(Protocol):
-    """A run that can be asked: kept on disk, or just played."""
+class Logged(Protocol):
+    """What an engine has logged."""
 
     def table(self, name: str) -> pl.DataFrame:
         """rounds, events, evictions, admissions or requests."""
 
-    def session_at(self, round_index: int) -> Session:
-        """The session before a round; later if the round was skipped, earlier if the run ends before."""
-
     @property
     def request_ids(self) -> Sequence[str]:
         """The trace's requests, by row."""
+
+
+class Source(Logged, Protocol):
+    """A run that can be asked: kept on disk, or just played."""
+
+    def session_at(self, round_index: int) -> Session:
+        """The session before a round; later if the round was skipped, earlier if the run ends before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +61,7 @@ class Course:
     finished_s: float | None
 
 
-def course_of(source: Source, request_id: str) -> Course | None:
+def course_of(source: Logged, request_id: str) -> Course | None:
     """A request's way through the run; None if it has not arrived in what was played."""
     events = source.table("events").filter(pl.col("request_id") == request_id)
     first: dict[str, tuple[int, float]] = {}
@@ -79,15 +83,22 @@ def course_of(source: Source, request_id: str) -> Course | None:
     )
 
 
+def known_round(source: Logged, round_index: int) -> int:
+    """The round, which is one that the run has. Raises ``RunError``, one sentence, if not."""
+    rounds = source.table("rounds")["round"]
+    first_unknown = int(rounds[-1]) + 1 if len(rounds) else 0
+    if not 0 <= round_index < first_unknown:
+        raise RunError(f"round {round_index} is given; the run has rounds 0 to {max(first_unknown - 1, 0)}")
+    return round_index
+
+
 def session_before(source: Source, round_index: int) -> Session:
     """The session with ``round_index`` as the round that is played next.
 
     Raises ``RunError``, one sentence, for a round that the run does not have, or that it skipped.
     """
     rounds = source.table("rounds")["round"]
-    first_unknown = int(rounds[-1]) + 1 if len(rounds) else 0
-    if not 0 <= round_index < first_unknown:
-        raise RunError(f"round {round_index} is given; the run has rounds 0 to {max(first_unknown - 1, 0)}")
+    known_round(source, round_index)
     session = source.session_at(round_index)
     if session.round != round_index:
         at = int(rounds.search_sorted(round_index))
@@ -115,7 +126,7 @@ def sessions_before(source: Source, rounds: Sequence[int]) -> Iterator[Session]:
         yield session
 
 
-def round_at(source: Source, seconds: float) -> int:
+def round_at(source: Logged, seconds: float) -> int:
     """The round that was planned last at that time. Raises ``RunError`` for one past the run's end."""
     rounds = source.table("rounds")
     times = rounds["time_s"]
@@ -126,11 +137,12 @@ def round_at(source: Source, seconds: float) -> int:
     return int(rounds["round"][max(at - 1, 0)])
 
 
-def rounds_of(source: Source, request_id: str) -> list[int]:
+def rounds_of(source: Logged, request_id: str) -> list[int]:
     """The rounds that mattered to a request.
 
     The one it was submitted in, those in which it was admitted and the last one before in which it waited,
-    and those in which it was retracted or another for it. Raises ``RunError`` for an unknown request.
+    those in which it was retracted or another for it, and the last one of all if it still waits then. Raises
+    ``RunError`` for an unknown request.
     """
     if request_id not in set(source.request_ids):
         raise RunError(f"request {request_id!r} is not in the trace; a request_id of it is expected")
@@ -147,16 +159,19 @@ def rounds_of(source: Source, request_id: str) -> list[int]:
             rounds.add(at)
             if waits_from is not None and waits_from < at - 1:
                 rounds.add(at - 1)
+            waits_from = None
         elif event == "retracted":
             rounds.add(at)
             waits_from = at if who == request_id else waits_from
     if not rounds:
         raise RunError(f"request {request_id!r} has not arrived in what was played")
-    played = set(source.table("rounds")["round"].to_list())
-    return sorted(rounds & played)
+    played = source.table("rounds")["round"].to_list()
+    if waits_from is not None:
+        rounds.add(played[-1])
+    return sorted(rounds & set(played))
 
 
-def refusal(source: Source, request_id: str, limit_tokens: int) -> Refused | None:
+def refusal(source: Logged, request_id: str, limit_tokens: int) -> Refused | None:
     """Why a request never fits, if it was refused."""
     events = source.table("events").filter(
         (pl.col("request_id") == request_id) & (pl.col("event") == "refused")
@@ -166,7 +181,7 @@ def refusal(source: Source, request_id: str, limit_tokens: int) -> Refused | Non
     return Refused(request_id, int(events["round"][0]), int(events["tokens"][0]), limit_tokens)
 
 
-def entries(source: Source) -> Callable[[str, int], int | None]:
+def entries(source: Logged) -> Callable[[str, int], int | None]:
     """(request, round) -> the first round after it in which the request was admitted."""
     admitted = source.table("events").filter(pl.col("event") == "admitted")
 
@@ -177,7 +192,7 @@ def entries(source: Source) -> Callable[[str, int], int | None]:
     return entered
 
 
-def evictions(source: Source) -> EvictionOf:
+def evictions(source: Logged) -> EvictionOf:
     """When a page was last evicted from the device before a round, and for whom."""
     table = source.table("evictions").filter(pl.col("tier") == DEVICE)
     names = source.request_ids

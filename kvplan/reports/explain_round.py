@@ -33,15 +33,19 @@ def rounds_json(
     cures: Sequence[Cure] = (),
     stopped: bool = False,
     course: Course | None = None,
+    worker: str | None = None,
 ) -> str:
     """The explanations as JSON, names as in the dataclasses, and all rounds that were asked for; ends with a
     newline. ``dead_end``: the one that is explained, and what would have spared it; ``stopped``: as far as it was
-    tried before Ctrl-C. ``course``: of the request whose rounds they are."""
+    tried before Ctrl-C. ``course``: of the request whose rounds they are.
+    ``worker``: the one whose rounds they are, where there are several."""
     value: dict[str, object] = {"asked_rounds": wanted, "rounds": explanations}
     if dead_end is not None:
         value |= {"dead_end": dead_end, "cures": cures, "cures_stopped": stopped}
     if course is not None:
         value["request"] = course
+    if worker is not None:
+        value["worker"] = worker
     return _json(value)
 
 
@@ -55,17 +59,21 @@ def rounds_text(
     cures: Sequence[Cure] = (),
     stopped: bool = False,
     course: Course | None = None,
+    worker: str | None = None,
 ) -> Text:
     """The explanations one after the other, at ``width`` columns.
 
     ``lockstep``: times are rounds. ``request_id`` is the one asked for, ``wanted`` all rounds asked for.
     ``dead_end`` is the one that they are of, ``cures`` what would have spared it, ``stopped``: as
-    far as it was tried before Ctrl-C. ``course`` is of the request whose rounds they are.
+    far as it was tried before Ctrl-C. ``course`` is of the request whose rounds they are,
+    ``worker`` the one whose rounds they are, where there are several.
     """
     time = rounds_time if lockstep else duration
     lines: list[str] = []
     if dead_end is not None:
         lines += dead_end_lines(dead_end, width)
+    if worker is not None:
+        lines.append(f"{'worker':{LABEL}}{worker}")
     if course is not None:
         lines += folded("", _course(course, time), width, 0)
     for explanation in explanations:
@@ -143,7 +151,7 @@ class _Round:
         it = self.it
         lines = folded(
             "round",
-            f"{grouped(it.round)} at {self.time(it.time_s)}   {it.role.lower()}{', mixed' * it.mixed}   "
+            f"{grouped(it.round)} at {self.time(it.time_s)}   {_role(it)}   "
             f"budget {grouped(it.budget)} → {grouped(it.budget_left)} tokens   "
             f"batch {grouped(it.scheduled)} of {grouped(it.batch)}   "
             f"{grouped(it.running)} run, {grouped(it.waiting)} wait",
@@ -375,6 +383,13 @@ def _by_rank(one: Candidate) -> tuple[Any, ...]:
     if one.releasable_blocks is None:
         return (0, -one.tokens)
     return (1, -one.releasable_blocks, one.tokens, one.request_id)
+
+
+def _role(it: RoundExplanation) -> str:
+    """The engine's role; only a fused one mixes prefill and decode in a round, or does not."""
+    if it.role == "Fused":
+        return "fused, mixed" if it.mixed else "fused"
+    return {"P": "prefill worker", "D": "decode worker"}[it.role]
 
 
 def _names(names: Sequence[str]) -> str:

@@ -39,7 +39,7 @@ def test_measured_transfer_times_are_those_of_the_rounds_that_are_explained(
     assert slow == by_flags
 
 
-@pytest.mark.parametrize("flag", ["--backend=torch", "--device=cpu", "--prefill-workers=1", "--emit=x.toml"])
+@pytest.mark.parametrize("flag", ["--backend=torch", "--device=cpu", "--emit=x.toml"])
 def test_what_a_command_would_ignore_is_no_flag_of_it(tmp_path: Path, capsys: Output, flag: str) -> None:
     trace, deployment = files(tmp_path)
     assert kvplan("explain-round", trace, "-d", deployment, "--round", "3", flag) == 2
