@@ -148,6 +148,7 @@ def in_flags(sentence: str, also: Mapping[str, str] = {}) -> str:
     inside a path.
     """
     names = {name: name for name in (*FLAG_TYPES, "max_context_len", "max_total_tokens")} | dict(also)
+    names |= {"known_gpus": "list_gpus", "bundled_models": "list_models"}
     certain = [name for name in names if "_" in name or name in ("tp", "pp", "dp")]
     inside = re.compile(rf"(?<![\w/.'=-])({'|'.join(certain)})(?![\w/.'=-])")
     first = re.compile(rf"^({'|'.join(set(names) - set(certain))})(?= is | and | ')")
@@ -195,9 +196,12 @@ def model_options(command: Callable[..., Any]) -> Callable[..., Any]:
         ],
     )
     written = [emit] if "force" in signature.parameters else [emit, force]
+    lists = [_list(*one) for one in _LISTS]
 
     @wraps(command)
     def with_model(**given: Any) -> Any:
+        for one in lists:
+            given.pop(one.name)  # its callback has ended the command, if it was given
         flagged = given_flags({p.name: given.pop(p.name) for p in flags})
         path = given.pop("emit")
         replacing = given["force"] if len(written) == 1 else given.pop("force")
@@ -205,7 +209,9 @@ def model_options(command: Callable[..., Any]) -> Callable[..., Any]:
             raise ValueError("--force is given without --emit, which names the file to replace")
         return command(**given, model=ModelFlags(flagged, path, replacing))
 
-    keyword = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in (*own, *flags, *written, *last)]
+    keyword = [
+        p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in (*own, *flags, *written, *lists, *last)
+    ]
     with_model.__signature__ = signature.replace(parameters=keyword)  # type: ignore[attr-defined]
     with_model.__annotations__ = {p.name: p.annotation for p in keyword}
     return with_model
@@ -216,6 +222,40 @@ def _parameter(name: str, kind: type, metavar: str | None, text: str) -> inspect
     return inspect.Parameter(
         name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind | None, option]
     )
+
+
+def _list(name: str, lines: Callable[[], list[str]], text: str) -> inspect.Parameter:
+    def show(wanted: bool) -> None:
+        if wanted:
+            print("\n".join(lines()))
+            raise typer.Exit
+
+    option = typer.Option(flag(name), callback=show, is_eager=True, help=text, rich_help_panel=PANEL)
+    return inspect.Parameter(
+        name, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Annotated[bool, option]
+    )
+
+
+def _model_lines() -> list[str]:
+    from kvplan.recipes.config_file import bundled_models
+
+    return bundled_models()
+
+
+def _gpu_lines() -> list[str]:
+    from kvplan.recipes.gpus import known_gpus
+
+    width = max(map(len, known_gpus()))
+    return [
+        f"{name:{width}}   {gpu.memory_bytes / 2**30:6.2f} GiB   {gpu.source}, {gpu.date}"
+        for name, gpu in known_gpus().items()
+    ]
+
+
+_LISTS: tuple[tuple[str, Callable[[], list[str]], str], ...] = (
+    ("list_models", _model_lines, "Print the names of the bundled models and exit."),
+    ("list_gpus", _gpu_lines, "Print the GPUs that are known, their memory and who says so, and exit."),
+)
 
 
 def _numbers(text: str, named: str, kind: type) -> tuple[Any, ...]:

@@ -11,6 +11,7 @@ from pathlib import Path
 from kvplan.recipes.errors import RecipeError
 
 BUNDLED = Path(__file__).parent / "models"
+NEEDED = "a config.json, the folder it is in, or a bundled name"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +41,8 @@ def read_config(model: str | Path) -> ConfigFile:
 
     Raises ``RecipeError`` if there is none of it, or it cannot be read or is no JSON object.
     """
+    if not str(model).strip():
+        raise RecipeError(f"model is {str(model)!r}; {NEEDED} is needed (bundled_models lists those)")
     try:
         path = Path(model)
         if path.is_dir():
@@ -59,11 +62,12 @@ def read_config(model: str | Path) -> ConfigFile:
     if name in meant or len(meant) == 1:
         found = name if name in meant else meant[0]
         return _read(BUNDLED / f"{found}.json", found, None)
-    near = get_close_matches(name, bundled_models(), n=1, cutoff=0.5)
-    hint = f"{near[0]} is the nearest bundled name" if near else f"bundled are {', '.join(bundled_models())}"
+    near = get_close_matches(name, bundled_models(), n=1, cutoff=0.4)
+    hint = f"{near[0]} is the nearest bundled name, " if near else ""
+    if meant:
+        hint = f"{', '.join(meant)} begin like that, "
     raise RecipeError(
-        f"model {str(model)!r} does not exist; a config.json, the folder it is in, or a bundled name is "
-        f"needed ({hint})"
+        f"model {str(model)!r} does not exist; {NEEDED} is needed ({hint}bundled_models lists all)"
     )
 
 

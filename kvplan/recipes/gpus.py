@@ -41,6 +41,8 @@ def find_gpu(name: str) -> Gpu:
     written = name.strip().lower().replace("_", "-").replace(" ", "-")
     if written in known:
         return known[written]
-    near = get_close_matches(written, known, n=1, cutoff=0.6)
-    hint = f"{near[0]} is the nearest known name" if near else f"known are {', '.join(known)}"
-    raise RecipeError(f"gpu {name!r} is not known; {hint}, and gpu_memory_gib takes any size")
+    near = get_close_matches(written, known, n=1, cutoff=0.4)
+    hint = f"{near[0]} is the nearest known name, " if near else ""
+    raise RecipeError(
+        f"gpu {name!r} is not known; {hint}known_gpus lists all, and gpu_memory_gib takes any size"
+    )

@@ -120,7 +120,11 @@ def test_every_stage_has_a_budget_of_its_own() -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"gpu": "h2000"}, "gpu 'h2000' is not known; h200 is the nearest"),
+        (
+            {"gpu": "h2000"},
+            "gpu 'h2000' is not known; h200 is the nearest known name, known_gpus lists all, and",
+        ),
+        ({"gpu": "zz"}, "gpu 'zz' is not known; known_gpus lists all, and gpu_memory_gib takes any size"),
         ({"gpu": "h100", "gpu_memory_gib": 80.0}, "gpu and gpu_memory_gib are given; one of them is needed"),
         ({"gpu_memory_gib": 0.0}, "gpu_memory_gib is 0.0; a number of GiB above 0"),
         ({"gpu_memory_gib": -1.0}, "gpu_memory_gib is -1.0; a number of GiB above 0"),

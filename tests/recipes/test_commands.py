@@ -443,3 +443,18 @@ def test_force_needs_a_file(capsys: pytest.CaptureFixture[str]) -> None:
         2,
         "kvplan: --force is given without --emit, which names the file to replace\n",
     )
+
+
+def test_models_and_gpus_that_are_known_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    wrong = Ran(capsys, "size-pool", "--model", "qwen3-8b", "--gpu", "h1000", *WISH)
+    assert wrong.status == 2
+    assert "h100 is the nearest known name, --list-gpus lists all, and --gpu-memory-gib" in wrong.err
+    wrong = Ran(capsys, "size-pool", "--model", "qwen3", *WISH)
+    assert "qwen3.5-397b-a17b begin like that, --list-models lists all)" in wrong.err
+    for command in ("size-pool", "max-request", "replay-trace"):
+        models = Ran(capsys, command, "--list-models")
+        assert models.status == 0
+        assert "qwen3-8b" in models.out.splitlines()
+        gpus = Ran(capsys, command, "--list-gpus")
+        lines = {line.split()[0]: line.split()[1:] for line in gpus.out.splitlines()}
+        assert lines["h100"] == ["79.65", "GiB", "driver,", "2025-06"]
