@@ -13,6 +13,7 @@ import typer
 
 from kvplan.commands.options import Format, OutputFormat
 from kvplan.commands.printing import print_json, print_text
+from kvplan.commands.report import note_build
 from kvplan.commands.sessions import given_of, session_of, session_options
 from kvplan.commands.watching import ctrl_c, progress_bar
 
@@ -171,6 +172,7 @@ def _source(
     from kvplan.explain.record import Record
 
     if isinstance(made, Record):
+        note_build(made)
         return made, lambda: made.summary, made.start.assumptions.step_time.lockstep
     live = Live(made)
     _play(live, round, seconds, request)
