@@ -103,7 +103,14 @@ def explain_round(
 
         most = None if all else MOST
         return explain_worker(
-            made, worker, round=round, seconds=seconds, request=request, most=most, format=format
+            made,
+            worker,
+            Path(run[0]) if Path(run[0]).is_dir() else None,
+            round=round,
+            seconds=seconds,
+            request=request,
+            most=most,
+            format=format,
         )
     if worker is not None:
         raise ValueError(f"--worker {worker} is given; the replay is that of one engine")
@@ -153,6 +160,7 @@ def explain_round(
 def _made(run: list[str], replayed: dict[str, Any]) -> Record | Session | WorkerInputs:
     """What is asked: a kept run, or what its trace and deployment make."""
     if len(run) == 1 and Path(run[0]).is_dir():
+        from kvplan.explain.kept_workers import read_inputs
         from kvplan.explain.record import open_record
 
         given = given_of(replayed)
@@ -160,7 +168,7 @@ def _made(run: list[str], replayed: dict[str, Any]) -> Record | Session | Worker
             raise ValueError(
                 f"{run[0]} is a run, and {given[0]} is given; a run has its own trace and deployment"
             )
-        return open_record(Path(run[0]))
+        return read_inputs(Path(run[0])) or open_record(Path(run[0]))
     return session_of(run, replayed)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from kvplan.commands.options import OutputFormat
 from kvplan.commands.printing import print_json, print_text
 from kvplan.commands.watching import ctrl_c, progress_bar
@@ -15,6 +17,7 @@ from kvplan.explain.history import (
     round_at,
     rounds_of,
 )
+from kvplan.explain.kept_workers import check_same
 from kvplan.explain.workers import PlayedWorker, worker_named
 from kvplan.replay.step_time import NS
 from kvplan.replay.worker_inputs import WorkerInputs
@@ -25,6 +28,7 @@ from kvplan.reports.explain_round import refused_json, refused_text, rounds_json
 def explain_worker(
     inputs: WorkerInputs,
     worker: str | None,
+    kept: Path | None = None,
     *,
     round: int | None,
     seconds: float | None,
@@ -34,7 +38,8 @@ def explain_worker(
 ) -> int:
     """Explain rounds of a worker, at most ``most`` of them (None: all); return the exit status.
 
-    Without a round, a time or a request the last round of a replay that stalls or goes round. Raises ValueError.
+    ``kept`` is the directory that the replay was kept in, if it was. Without a round, a time or a request the last
+    round of a replay that stalls or goes round. Raises ValueError.
     """
     played = PlayedWorker(inputs, worker_named(inputs, worker))
 
@@ -47,6 +52,8 @@ def explain_worker(
 
     with progress_bar(len(played.request_ids)) as progress, ctrl_c() as stop:
         played.play(enough, progress=progress, stop=stop)
+        if kept is not None:
+            check_same(kept, played.name, played.table("rounds"))
         course = None
         if round is not None:
             wanted = [known_round(played, round)]

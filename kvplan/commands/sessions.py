@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 _LEFT_OUT = {
     "emit",
+    "list_gpus",
+    "list_models",
     "trace",
     "output",
     "force",

@@ -17,6 +17,7 @@ from kvplan.commands.errors import FINDING, INTERRUPTED
 from kvplan.commands.options import OutputFormat
 from kvplan.commands.printing import print_json, print_text
 from kvplan.deployment import Deployment, load_deployment
+from kvplan.explain.kept_workers import write_inputs
 from kvplan.replay.accept import AcceptLengths
 from kvplan.replay.disaggregated import ROUTINGS
 from kvplan.replay.hand_off import TransferLink
@@ -333,7 +334,14 @@ def disaggregated(
         prefill_deployment=None if own is None else str(own),
     )
     if output is not None:
-        write_files(output, workers_tables(replay), workers_json(summary).encode(), force=force)
+        write_files(
+            output,
+            workers_tables(replay),
+            workers_json(summary).encode(),
+            force=force,
+            # What a backend drew of the storage is gone; what was played besides is the same without it.
+            more=lambda directory: write_inputs(inputs, directory),
+        )
         print(f"kvplan: the run is in {output}", file=sys.stderr)
     if format is OutputFormat.json:
         print_json(workers_json(summary))

@@ -3,7 +3,7 @@
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import msgspec
@@ -48,11 +48,16 @@ def write_run(run: Run, directory: Path, *, force: bool = False) -> None:
 
 
 def write_files(
-    directory: Path, tables: Mapping[str, pl.DataFrame], summary: bytes, *, force: bool = False
+    directory: Path,
+    tables: Mapping[str, pl.DataFrame],
+    summary: bytes,
+    *,
+    force: bool = False,
+    more: Callable[[Path], None] = lambda _: None,
 ) -> None:
     """Write tables, by name, and a summary's JSON to `directory`, whole or not at all.
 
-    Raises RunError as `write_run` does.
+    `more` writes what else belongs into the directory that it is given. Raises RunError as `write_run` does.
     """
     check_output(directory, force=force)
     try:
@@ -65,6 +70,7 @@ def write_files(
         for name, table in tables.items():
             table.write_parquet(fresh / f"{name}.parquet")
         (fresh / SUMMARY).write_bytes(summary)
+        more(fresh)
         if directory.exists():
             old = Path(tempfile.mkdtemp(prefix=f".{directory.name}.old.", dir=directory.parent))
             os.rename(directory, old / "run")

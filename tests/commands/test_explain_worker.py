@@ -163,3 +163,56 @@ def test_a_request_that_no_worker_can_hold_is_told_so(tmp_path: Path, capsys: Ou
     assert status == 0
     assert "r1" in out
     assert "260" in out, "256 of the prompt and 4 that it declares"
+
+
+def kept(folder: Path, capsys: Output, *flags: str) -> str:
+    trace, deployment = files(folder, ROWS, DEPLOYED)
+    run = str(folder / "run")
+    assert kvplan("replay-trace", trace, "-d", deployment, *SPLIT, "--output", run, *flags) in (0, 1)
+    capsys.readouterr()
+    return run
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        (),
+        ("--transfer-latency=3ms", "--routing=least-loaded", "--speed=2", "--concurrency=3"),
+        ("--host-blocks=30", "--enable-l3-storage", "--storage=0.5", "--storage-failure-rate=0.3"),
+        ("--force-retract-every=9", "--max-new-tokens=output", "--rounds", "--decode-input-tokens=2"),
+    ],
+)
+def test_a_kept_run_is_asked_like_its_trace(tmp_path: Path, capsys: Output, flags: tuple[str, ...]) -> None:
+    run = kept(tmp_path, capsys, *flags)
+    trace, deployment = files(tmp_path, ROWS, DEPLOYED)
+    for question in (["--worker=D0", "--request=r2"], ["--worker=P0", "--round=3"]):
+        assert kvplan("explain-round", trace, "-d", deployment, *SPLIT, *flags, *question) == 0
+        from_trace = capsys.readouterr().out
+        (tmp_path / "trace.jsonl").rename(tmp_path / "moved.jsonl")
+        assert kvplan("explain-round", run, *question) == 0
+        assert capsys.readouterr().out == from_trace
+        (tmp_path / "moved.jsonl").rename(tmp_path / "trace.jsonl")
+
+
+def test_a_run_whose_rounds_come_out_otherwise_is_not_explained(tmp_path: Path, capsys: Output) -> None:
+    run = kept(tmp_path, capsys)
+    table = Path(run) / "rounds.parquet"
+    rounds = pl.read_parquet(table)
+    changed = rounds.with_columns(
+        held_blocks=pl.when((pl.col("worker") == "decode 0") & (pl.col("round") == 4))
+        .then(pl.lit(99, pl.Int64))
+        .otherwise(pl.col("held_blocks"))
+    )
+    changed.write_parquet(table)
+    assert kvplan("explain-round", run, "--worker", "D0", "--round", "6") == 2
+    err = capsys.readouterr().err
+    assert "round 4 of decode 0 is not the same now" in err
+    assert kvplan("explain-round", run, "--worker", "P0", "--round", "6") == 0
+
+
+def test_damaged_inputs_are_one_sentence(tmp_path: Path, capsys: Output) -> None:
+    run = kept(tmp_path, capsys)
+    (Path(run) / "workers.json").write_text("{}")
+    assert kvplan("explain-round", run, "--worker", "D0", "--round", "6") == 2
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n"), "workers.json is not what" in err) == ("", 1, True)
