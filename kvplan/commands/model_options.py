@@ -130,7 +130,12 @@ class ModelFlags:
         try:
             plan = plan_memory(self.given["model"], max_context_len=max_context_len, **options)
         except RecipeError as error:
-            raise ValueError(in_flags(str(error), named)) from None
+            sentence = in_flags(str(error), named)
+            if max_context_len is None and "--max-context-len" in sentence:
+                sentence += (
+                    "; only size-pool takes that flag, and its --emit writes a deployment for the others"
+                )
+            raise ValueError(sentence) from None
         flags = dict(overrides)
         if plan.ranks.dp > 1:  # a deployment is one attention replica's, and has its part of the batch
             flags.pop(by_place.get("max_batch_size", ""), None)

@@ -95,4 +95,6 @@ def _read(path: Path, name: str, folder: Path | None) -> ConfigFile:
     nested = document.get("text_config")
     if isinstance(nested, dict):
         return ConfigFile(name, source, nested, document, "text_config", folder)
+    if nested is not None:
+        raise RecipeError(f"{source}: text_config is {json.dumps(nested)[:40]}; an object is needed")
     return ConfigFile(name, source, document, document, "", folder)

@@ -34,6 +34,8 @@ def read_model(model: str | Path) -> Model:
             )
     built = family.read(fields)
     tied = fields.outer("tie_word_embeddings")
+    if tied is not None and not isinstance(tied, bool):
+        raise RecipeError(f"{file.source}: tie_word_embeddings is {tied!r}; true or false is needed")
     return Model(
         name=file.name,
         family=name,
@@ -88,16 +90,21 @@ def _dtype(fields: Fields) -> str | None:
 def _state_dtype(fields: Fields) -> str | None:
     for name in ("mamba_ssm_dtype", "mamba_ssm_cache_dtype", "ssm_state_dtype"):
         value = fields.text(name)
-        if value is not None and spelt(value) in STATE_DTYPES:
-            return spelt(value)
+        if value is None or value == "auto":
+            continue
+        if spelt(value) not in STATE_DTYPES:
+            raise fields.wrong(name, f"one of {', '.join(STATE_DTYPES)} is needed")
+        return spelt(value)
     return None
 
 
 def _quantisation(fields: Fields) -> str | None:
     """The type of quantised weights; None where they have the model's own type."""
     config = fields.outer("quantization_config")
-    if not isinstance(config, dict):
+    if config is None:
         return None
+    if not isinstance(config, dict):
+        return "unknown"
     method, bits = config.get("quant_method"), config.get("bits")
     if method == "compressed-tensors":
         groups = config.get("config_groups")

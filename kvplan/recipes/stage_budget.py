@@ -70,9 +70,12 @@ class GpuMemory:
         if left <= 0:
             where = f"stage {number}: " if self.ranks.pp > 1 else ""
             lines = ", ".join(f"{line.name} {line.gib:,.1f} GiB" for line in taken)
+            fewer = (
+                "fewer requests (max_num_seqs), " if left + sum(one.bytes for one in taken[2:]) > 0 else ""
+            )
             raise RecipeError(
-                f"{where}nothing is left for the cache: {usable.gib:,.1f} GiB usable of each GPU, {lines}; more "
-                "GPUs (tp, pp), a smaller weight_dtype, or a larger GPU is needed"
+                f"{where}nothing is left for the cache: {usable.gib:,.1f} GiB usable of each GPU, {lines}; "
+                f"{fewer}more GPUs (tp, pp), a smaller weight_dtype, or a larger GPU is needed"
             )
         weakest = [Basis.GIVEN, Basis.EXACT, Basis.ESTIMATED]
         known = max((line.basis for line in (device, usable, *taken)), key=weakest.index)

@@ -149,8 +149,9 @@ def test_500_gpus_worth_of_layers_do_not_fit_one(tmp_path: Path) -> None:
         plan_memory(written(tmp_path, LLAMA, num_hidden_layers=10_000), gpu="h100", max_context_len=8192)
 
 
-def test_a_quantisation_that_is_not_known_needs_a_size(tmp_path: Path) -> None:
-    file = written(tmp_path, LLAMA, quantization_config={"quant_method": "mystery"})
+@pytest.mark.parametrize("config", [{"quant_method": "mystery"}, {}, "fp8"])
+def test_a_quantisation_that_is_not_known_needs_a_size(tmp_path: Path, config: object) -> None:
+    file = written(tmp_path, LLAMA, quantization_config=config)
     with pytest.raises(RecipeError, match="weight_dtype"):
         plan_memory(file, gpu="h100", max_context_len=8192)
     assert plan_memory(file, gpu="h100", weights_gib=8.0, max_context_len=8192).usable_blocks

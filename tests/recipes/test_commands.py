@@ -458,3 +458,38 @@ def test_models_and_gpus_that_are_known_are_listed(capsys: pytest.CaptureFixture
         gpus = Ran(capsys, command, "--list-gpus")
         lines = {line.split()[0]: line.split()[1:] for line in gpus.out.splitlines()}
         assert lines["h100"] == ["79.65", "GiB", "driver,", "2025-06"]
+
+
+def test_who_has_no_flag_for_the_context_says_who_has(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    model = ["--model", "llama-4-scout", "--cache-gib", "40", "--max-num-seqs", "8"]
+    ran = Ran(capsys, "max-request", *model)
+    assert ran.status == 2
+    assert "only size-pool takes that flag, and its --emit writes a deployment" in ran.err
+    written = str(tmp_path / "scout.toml")
+    assert Ran(capsys, "size-pool", *model, "--max-context-len", "8192", "--emit", written).status == 0
+    assert Ran(capsys, "max-request", "--deployment", written).status == 0
+    own = Ran(capsys, "size-pool", *model, "--max-context-len", "9000")
+    assert own.status == 2
+    assert "only size-pool" not in own.err
+
+
+def test_fewer_requests_are_told_where_they_leave_something_for_the_cache(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    # 256 requests keep 4 states each beside the cache: more than the GPU has. 18 GiB of weights fit an L4 bare.
+    wish = [
+        "--model",
+        "bamba-9b",
+        "--max-context-len",
+        "4096",
+        "--decode-input-tokens",
+        "4",
+        "--max-num-seqs",
+    ]
+    ran = Ran(capsys, "size-pool", "--gpu", "h100", *wish, "256")
+    assert ran.status == 2
+    assert "GiB; fewer requests (--max-num-seqs), more GPUs (--tp, --pp)" in ran.err
+    assert Ran(capsys, "size-pool", "--gpu", "h100", *wish, "8").status == 0
+    assert "GiB; more GPUs (--tp, --pp)" in Ran(capsys, "size-pool", "--gpu", "l4", *wish, "256").err

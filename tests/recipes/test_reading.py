@@ -197,6 +197,10 @@ def test_a_wrong_value_is_named_with_what_is_right(
         ("qwen3-next-80b-a3b", {"linear_num_key_heads": 5}, "linear_num_key_heads is 5; it must divide"),
         ("deepseek-v3.2", {"index_head_dim": 100}, "index_head_dim is 100; a multiple of 128 is needed"),
         ("qwen2.5-7b", {"use_sliding_window": 1}, "use_sliding_window is 1; true or false is needed"),
+        ("gemma-3-27b", {"text_config": "x"}, 'text_config is "x"; an object is needed'),
+        ("gemma-3-27b", {"text_config": None}, "num_hidden_layers is missing"),
+        ("nemotron-h-8b", {"mamba_ssm_dtype": "fp64"}, "mamba_ssm_dtype is 'fp64'; one of fp32, bf16, fp16"),
+        ("qwen3-8b", {"tie_word_embeddings": "x"}, "tie_word_embeddings is 'x'; true or false is needed"),
     ],
 )
 def test_a_wrong_shape_is_refused(tmp_path: Path, model: str, changes: dict[str, Any], said: str) -> None:

@@ -27,9 +27,6 @@ __all__ = ["FAMILIES", "Built", "Family"]
 
 _NOT_PLAIN = LATENT + RECURRENT + CHUNKED
 _GEMMA3 = {
-    "hidden_size": 2304,
-    "intermediate_size": 9216,
-    "num_hidden_layers": 26,
     "num_attention_heads": 8,
     "num_key_value_heads": 4,
     "head_dim": 256,
