@@ -7,11 +7,15 @@ from dataclasses import dataclass, field
 
 from kvplan.scheduler import CapacityModel, ExecutionPlan, Scheduler, SchedulerConfig
 from kvplan.scheduler.cache.coordinator import PageKeys
+from kvplan.scheduler.journal import Attempt, Journal
 from kvplan.scheduler.request import Request
 from kvplan.scheduler.snapshot import load, save
 
 DOUBLINGS = 5
 """Small changes that are tried where a large one does not do it."""
+
+LEAPS = 8
+"""Budgets that are tried because a plan with less left so many tokens of unfinished prompts."""
 
 Change = Callable[[Scheduler, int], None]
 
@@ -31,6 +35,15 @@ class Remedies:
     max_new_tokens: int | None
 
 
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """What a plan came to: the requests in it, and the tokens of their prompts that it leaves for later (noted
+    where the budget was changed)."""
+
+    inside: frozenset[str]
+    left: int
+
+
 @dataclass(slots=True)
 class Trials:
     """Copies of a scheduler just before a plan, on which to try what would change it."""
@@ -40,12 +53,21 @@ class Trials:
     warm: dict[str, PageKeys] = field(default_factory=dict)
     """Prefix keys that are known already, by request id: they are the same in every copy."""
     _saved: bytes = field(init=False)
+    _known: dict[tuple[str, int], Tried] = field(init=False, default_factory=dict)
+    """What became of changes that are the same whoever they are tried for."""
 
     def __post_init__(self) -> None:
         self._saved = save(self.before)
 
     def enters(self, request_id: str, change: Change, value: int) -> bool:
         """Whether the request is in the plan of a copy to which ``change`` was made."""
+        return request_id in self._try(change, value).inside
+
+    def _try(self, change: Change, value: int) -> Tried:
+        """The plan of a copy to which ``change`` was made."""
+        shared = change in (Scheduler.add_blocks, Scheduler.set_budget, Scheduler.enlarge_batch)
+        if shared and (change.__name__, value) in self._known:
+            return self._known[change.__name__, value]
         requests = self.before.requests()
         prompts = {request.id: request.tokens.prompt for request in requests}
         trial = load(self._saved, prompts.__getitem__)
@@ -54,7 +76,18 @@ class Trials:
             if keys is not None and not request.tables:
                 request.keys = keys
         change(trial, value)
-        return request_id in scheduled(trial.next_execution_plan())
+        if change is Scheduler.set_budget:  # the one that asks what is left
+            trial.journal = Journal()
+        inside = frozenset(scheduled(trial.next_execution_plan()))
+        left = 0
+        if trial.journal is not None and trial.journal.round is not None:
+            for entry in trial.journal.round.entries:
+                if isinstance(entry, Attempt) and entry.request_id in inside and entry.cut is not None:
+                    left += entry.cut.rest - entry.cut.tokens
+        tried = Tried(inside, left)
+        if shared:
+            self._known[change.__name__, value] = tried
+        return tried
 
     def remedies(self, request_id: str, short: int = 0) -> Remedies:
         """What lets a request in that the plan leaves out; ``short``: LCM blocks that it seems to lack."""
@@ -91,6 +124,15 @@ class Trials:
                 now + tokens + len(requests) * (self.config.decode_input_tokens + self.config.replay_window)
             )
 
+        # A prompt that goes on next round is what keeps those behind it out: with a budget that ends it they come next.
+        at = now
+        for _ in range(LEAPS):
+            left = self._try(Scheduler.set_budget, at).left
+            if not left:
+                break
+            last, at = at, at + left + 1
+            if self.enters(request_id, Scheduler.set_budget, at):
+                return self._between(request_id, Scheduler.set_budget, last, at)
         return self._least(request_id, Scheduler.set_budget, now, 0, most)
 
     def batch(self, request_id: str) -> int | None:

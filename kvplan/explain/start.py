@@ -20,6 +20,9 @@ from kvplan.scheduler import CacheGroupConfig, SchedulerConfig
 
 START = "start.json"
 
+MADE_OF = ("scheduler", "replay", "explain/states.py", "explain/observer.py", "explain/misses.py")
+"""What states, and notes between them, are made of and what plays on from them."""
+
 
 @dataclass(frozen=True, slots=True)
 class Start:
@@ -41,8 +44,8 @@ def code_stamp() -> str:
     """A digest of the modules that states are made of."""
     package = Path(__file__).parents[1]
     digest = sha256()
-    for part in ("explain", "replay", "scheduler"):
-        for path in sorted((package / part).rglob("*.py")):
+    for part in MADE_OF:
+        for path in sorted((package / part).rglob("*.py")) or [package / part]:
             digest.update(path.relative_to(package).as_posix().encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()[:16]
 

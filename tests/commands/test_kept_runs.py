@@ -10,6 +10,7 @@ import sys
 import time
 from pathlib import Path
 
+import polars as pl
 import pytest
 from asked import files, kept, kvplan
 
@@ -32,13 +33,16 @@ def test_report_prints_what_the_replay_printed(tmp_path: Path, capsys: Output) -
     assert data["figures"]["requests"]["finished"] == 16
 
 
-def test_a_run_of_workers_is_reported_and_its_rounds_are_not_played(tmp_path: Path, capsys: Output) -> None:
+def test_a_run_of_workers_is_reported_and_one_worker_s_rounds_are_explained(
+    tmp_path: Path, capsys: Output
+) -> None:
     run = kept(tmp_path, "run", "--prefill-workers=1", "--decode-workers=1", "--pool-blocks=64")
     printed = capsys.readouterr().out
     assert kvplan("report", run) == 0
     assert capsys.readouterr().out == printed
     assert kvplan("explain-round", run, "--round", "1") == 2
-    assert "its rounds cannot be played again" in capsys.readouterr().err
+    assert "--worker is not given" in capsys.readouterr().err
+    assert kvplan("explain-round", run, "--round", "1", "--worker", "P0") == 0
 
 
 def test_a_killed_replay_leaves_a_run_that_says_it_is_unfinished(tmp_path: Path, capsys: Output) -> None:
@@ -107,3 +111,45 @@ def test_what_is_no_run_is_refused_in_one_sentence(tmp_path: Path, capsys: Outpu
     err = capsys.readouterr().err
     assert "nowhere is no directory" in err
     assert err.count("\n") == 1
+
+
+def another_builds(run: str) -> None:
+    """Make the run one that another build has kept: its stamp differs, and its states cannot be read."""
+    start = Path(run) / "start.json"
+    facts = json.loads(start.read_text())
+    start.write_text(json.dumps(facts | {"code": "another"}))
+    for state in (Path(run) / "states").iterdir():
+        state.write_bytes(b"of classes that are no more")
+
+
+@pytest.mark.parametrize("command", ["report", "retractions", "prefix", "explain-round", "compare"])
+def test_a_run_of_another_build_is_told_of_as_before(tmp_path: Path, capsys: Output, command: str) -> None:
+    run, larger = kept(tmp_path, "run"), kept(tmp_path, "larger", "--pool-blocks", "20")
+    more = {"explain-round": ["--round", "30"], "compare": [larger]}.get(command, [])
+    capsys.readouterr()
+    status = kvplan(command, run, *more)
+    out = capsys.readouterr().out
+    another_builds(run)
+    assert kvplan(command, run, *more) == status
+    again = capsys.readouterr()
+    assert again.out == out
+    assert ("kept by another build" in again.err) is (command in ("retractions", "explain-round", "compare"))
+
+
+def test_no_cure_is_tried_where_this_build_plans_differently(tmp_path: Path, capsys: Output) -> None:
+    run = kept(tmp_path, "run")
+    another_builds(run)
+    plans = pl.read_parquet(Path(run) / "plans.parquet")
+    plans.with_columns(plan=pl.col("plan") + (pl.col("round") == 50).cast(pl.UInt32)).write_parquet(
+        Path(run) / "plans.parquet"
+    )
+    capsys.readouterr()
+    assert kvplan("retractions", run) == 0
+    told = capsys.readouterr()
+    assert "RESULT" in told.out
+    assert "try" not in told.out
+    assert "was not tried: " in told.err
+    assert "plans differently from round 50 on" in told.err
+    assert kvplan("explain-round", run, "--round", "49") == 0
+    assert kvplan("explain-round", run, "--round", "50") == 2
+    assert "plans differently from round 50 on" in capsys.readouterr().err

@@ -7,9 +7,10 @@ from replay.small import config, row, trace
 
 from explain.runs import crowd, sessions
 from kvplan.explain.explanation import explain_next
-from kvplan.explain.remedies import scheduled
-from kvplan.replay.session import Session
-from kvplan.scheduler import Scheduler
+from kvplan.explain.remedies import Trials, scheduled
+from kvplan.explain.witness import witness
+from kvplan.replay.session import Session, begin
+from kvplan.scheduler import ExecutionPlan, Scheduler
 from kvplan.scheduler.what_if import with_batch, with_blocks, with_budget, with_max_new_tokens
 
 STEP = 9
@@ -22,8 +23,6 @@ def enters(scheduler: Scheduler, request_id: str) -> bool:
 
 def submitted(session: Session) -> Scheduler:
     """The scheduler just before its next plan, everything submitted: a copy."""
-    from kvplan.explain.witness import witness
-
     return witness(session).before
 
 
@@ -92,3 +91,26 @@ def test_a_smaller_declared_budget_is_found_where_headroom_is_what_lacks() -> No
     # 10 blocks of 16 tokens: r0 takes 5 (64 + 4), and r1 has 5 left for 32 and what it declares.
     assert wait.remedies.max_new_tokens == 5 * 16 - 32
     assert wait.remedies.extra_blocks == 9 - 5
+
+
+def test_many_that_wait_cost_hardly_more_plans_than_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [row(0.0, 200 + 13 * i, 4, prefix=[{"id": f"p{i}", "tokens": 200}]) for i in range(40)]
+    session = begin(trace(*rows), config(2_000, chunk=64, batch=64))
+    session.play(2)
+    seen = witness(session)
+    trials = Trials(seen.before, session.config)
+    plans = 0
+    plan = Scheduler.next_execution_plan
+
+    def counted(scheduler: Scheduler) -> ExecutionPlan:
+        nonlocal plans
+        plans += 1
+        return plan(scheduler)
+
+    monkeypatch.setattr(Scheduler, "next_execution_plan", counted)
+    waiting = [request.id for request in seen.before.requests() if request.id not in scheduled(seen.plan)]
+    budgets = [trials.remedies(who).max_scheduled_tokens for who in waiting]
+    assert len(waiting) == 39
+    assert all(budget is not None for budget in budgets[:6])
+    assert budgets[:6] == sorted(budgets[:6])  # type: ignore[type-var]
+    assert plans < 39 * 12
