@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,37 +12,30 @@ import msgspec
 import polars as pl
 
 import kvplan
+from kvplan.explain.inputs import (
+    AcceptFacts,
+    LinkFacts,
+    StorageFacts,
+    accept_facts,
+    accept_of,
+    bandwidth_of,
+    link_facts,
+    link_of,
+    storage_facts,
+    storage_of,
+)
 from kvplan.explain.start import config_of
 from kvplan.explain.trace_file import TraceHead, head_of, read_kept_trace, write_trace
-from kvplan.replay.accept import AcceptLengths
 from kvplan.replay.hand_off import TransferLink
 from kvplan.replay.run import config_facts
 from kvplan.replay.step_time import StepTime
-from kvplan.replay.storage import Storage
 from kvplan.replay.store import RunError, read_table
 from kvplan.replay.transfers import Link, TransferTimes
 from kvplan.replay.worker_inputs import WorkerInputs
+from kvplan.replay.workload import parse_budget
+from kvplan.traces import Trace
 
 INPUTS = "workers.json"
-
-
-@dataclass(frozen=True, slots=True)
-class LinkFacts:
-    """A link: nanoseconds, bytes a second (None: unlimited), bytes of a page by group index."""
-
-    latency_ns: int
-    bytes_per_s: float | None
-    page_bytes: dict[int, float]
-
-
-@dataclass(frozen=True, slots=True)
-class StorageFacts:
-    """What the storage tier holds at the start, and how often its loads fail."""
-
-    share: float
-    failure_rate: float
-    seed: int
-    request_ids: list[str] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +48,7 @@ class InputFacts:
     prefill_config: Mapping[str, Any] | None
     prefill_workers: int
     decode_workers: int
-    accept: AcceptLengths
+    accept: AcceptFacts
     routing: str
     step_time: StepTime | None
     link: LinkFacts
@@ -72,7 +65,7 @@ class InputFacts:
 
 def write_inputs(inputs: WorkerInputs, directory: Path) -> None:
     """Write the inputs and the trace into ``directory``."""
-    stored, own = inputs.storage, inputs.prefill_config
+    own, link = inputs.prefill_config, inputs.link
     facts = InputFacts(
         kvplan=kvplan.__version__,
         trace=head_of(inputs.trace),
@@ -80,26 +73,19 @@ def write_inputs(inputs: WorkerInputs, directory: Path) -> None:
         prefill_config=None if own is None else config_facts(own),
         prefill_workers=inputs.prefill_workers,
         decode_workers=inputs.decode_workers,
-        accept=inputs.accept,
+        accept=accept_facts(inputs.accept),
         routing=inputs.routing,
         step_time=inputs.step_time,
-        link=_facts(inputs.link.latency_ns, inputs.link.bytes_per_s),
+        link=link_facts(Link(link.latency_ns, link.bytes_per_s)),
         page_bytes=dict(inputs.page_bytes),
-        write_back=_link_facts(inputs.transfer_times.write_back),
-        load_back=_link_facts(inputs.transfer_times.load_back),
+        write_back=link_facts(inputs.transfer_times.write_back),
+        load_back=link_facts(inputs.transfer_times.load_back),
         budget=inputs.budget,
         speed=inputs.speed,
         concurrency=inputs.concurrency,
         max_rounds=inputs.max_rounds,
         force_retract_every=inputs.force_retract_every,
-        storage=None
-        if stored is None
-        else StorageFacts(
-            stored.share,
-            stored.failure_rate,
-            stored.seed,
-            None if stored.request_ids is None else sorted(stored.request_ids),
-        ),
+        storage=storage_facts(inputs.storage),
     )
     write_trace(inputs.trace, directory)
     encoded = msgspec.json.format(msgspec.json.encode(facts), indent=2)
@@ -120,33 +106,12 @@ def read_inputs(directory: Path) -> WorkerInputs | None:
         raise RunError(f"{path} cannot be read: {error.strerror}") from None
     except (msgspec.DecodeError, ValueError) as error:
         raise RunError(f"{path} is not what a run through workers begins with: {error}") from None
-    stored = facts.storage
-    return WorkerInputs(
-        trace=read_kept_trace(directory, facts.trace),
-        config=config_of(facts.config),
-        prefill_workers=facts.prefill_workers,
-        decode_workers=facts.decode_workers,
-        accept=facts.accept,
-        prefill_config=None if facts.prefill_config is None else config_of(facts.prefill_config),
-        routing=facts.routing,
-        step_time=facts.step_time,
-        link=TransferLink(facts.link.latency_ns, _bandwidth(facts.link)),
-        page_bytes=facts.page_bytes,
-        transfer_times=TransferTimes(_link(facts.write_back), _link(facts.load_back)),
-        budget=facts.budget,
-        speed=facts.speed,
-        concurrency=facts.concurrency,
-        max_rounds=facts.max_rounds,
-        force_retract_every=facts.force_retract_every,
-        storage=None
-        if stored is None
-        else Storage(
-            stored.share,
-            stored.failure_rate,
-            stored.seed,
-            None if stored.request_ids is None else frozenset(stored.request_ids),
-        ),
-    )
+    try:
+        return _inputs(facts, read_kept_trace(directory, facts.trace))
+    except RunError:
+        raise
+    except (ValueError, KeyError, zlib.error) as error:
+        raise RunError(f"{path} is not what a run through workers begins with: {error}") from None
 
 
 def check_same(directory: Path, worker: str, rounds: pl.DataFrame) -> None:
@@ -166,17 +131,23 @@ def check_same(directory: Path, worker: str, rounds: pl.DataFrame) -> None:
     )
 
 
-def _facts(latency_ns: int, bytes_per_s: float, page_bytes: Mapping[int, float] | None = None) -> LinkFacts:
-    return LinkFacts(latency_ns, None if math.isinf(bytes_per_s) else bytes_per_s, dict(page_bytes or {}))
-
-
-def _link_facts(link: Link) -> LinkFacts:
-    return _facts(link.latency_ns, link.bytes_per_s, link.page_bytes)
-
-
-def _link(facts: LinkFacts) -> Link:
-    return Link(facts.latency_ns, _bandwidth(facts), facts.page_bytes)
-
-
-def _bandwidth(facts: LinkFacts) -> float:
-    return math.inf if facts.bytes_per_s is None else facts.bytes_per_s
+def _inputs(facts: InputFacts, trace: Trace) -> WorkerInputs:
+    return WorkerInputs(
+        trace=trace,
+        config=config_of(facts.config),
+        prefill_workers=facts.prefill_workers,
+        decode_workers=facts.decode_workers,
+        accept=accept_of(facts.accept),
+        prefill_config=None if facts.prefill_config is None else config_of(facts.prefill_config),
+        routing=facts.routing,
+        step_time=facts.step_time,
+        link=TransferLink(facts.link.latency_ns, bandwidth_of(facts.link)),
+        page_bytes=facts.page_bytes,
+        transfer_times=TransferTimes(link_of(facts.write_back), link_of(facts.load_back)),
+        budget=parse_budget(str(facts.budget)),
+        speed=facts.speed,
+        concurrency=facts.concurrency,
+        max_rounds=facts.max_rounds,
+        force_retract_every=facts.force_retract_every,
+        storage=storage_of(facts.storage),
+    )
