@@ -53,6 +53,8 @@ class Admission:
     device_hit: int
     hit: int
     closed_hit: int
+    device_pages: tuple[int, ...]  # of the hit, by group
+    host_pages: tuple[int, ...]
     pages: MissedPages
 
 
@@ -141,6 +143,11 @@ class Observer:
                 probe.device * page,
                 probe.hit * page,
                 probe.closed * page,
+                tuple(cache.device_pages(group, probe) for group in cache.groups),
+                tuple(
+                    cache.host_pages(group, probe.device, probe.host) if probe.host > probe.device else 0
+                    for group in cache.groups
+                ),
                 missed_pages(cache, request.keys, probe, steps, limit, self.gone, self._mark),
             )
         )

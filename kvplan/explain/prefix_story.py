@@ -11,6 +11,7 @@ from kvplan.explain.history import Source
 from kvplan.explain.misses import CAUSES
 from kvplan.explain.tables import column_of
 from kvplan.scheduler import SchedulerConfig
+from kvplan.scheduler.config import GroupKind
 from kvplan.scheduler.request import Request, RequestSpec
 from kvplan.traces import Trace
 
@@ -40,6 +41,20 @@ class GroupMisses:
     group_id: str
     cause: str
     admissions: int
+
+
+@dataclass(frozen=True, slots=True)
+class GroupHits:
+    """Pages of a group that hits took over on a tier, and the tokens of the prompts that these pages hold.
+
+    A full group holds every token of a hit, a sliding one its window, a state group a snapshot at its end:
+    ``tokens`` is None for it.
+    """
+
+    tier: str
+    group_id: str
+    pages: int
+    tokens: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +91,8 @@ class PrefixStory:
     host_tokens: int
     full_groups_tokens: int
     """What the full groups alone could have served: a hit ends where every group can serve it."""
+    group_hits: list[GroupHits] | None
+    """By group and tier; None: the run was kept by a build that did not note it."""
     misses: list[Misses]
     groups: list[GroupMisses]
     evictions: list[GroupEvictions]
@@ -103,6 +120,7 @@ def prefix_story(source: Source, trace: Trace, config: SchedulerConfig) -> Prefi
         device_tokens=_sum(new, "device_hit"),
         host_tokens=_sum(new, "hit") - _sum(new, "device_hit"),
         full_groups_tokens=_sum(new.select(reach=pl.max_horizontal("closed_hit", "hit")), "reach"),
+        group_hits=_group_hits(new, config),
         misses=_misses(new, config.prefix_granularity),
         groups=[
             GroupMisses(group, cause, count)
@@ -123,6 +141,19 @@ def prefix_story(source: Source, trace: Trace, config: SchedulerConfig) -> Prefi
         readmission_device_tokens=_sum(again, "device_hit"),
         readmission_host_tokens=_sum(again, "hit") - _sum(again, "device_hit"),
     )
+
+
+def _group_hits(new: pl.DataFrame, config: SchedulerConfig) -> list[GroupHits] | None:
+    if "device_pages" not in new.columns:
+        return None
+    tiers = ("device", "host") if config.has_host_cache else ("device",)
+    hits = []
+    for at, group in enumerate(config.cache_groups):
+        for tier in tiers:
+            pages = int(new[f"{tier}_pages"].list.get(at).sum()) if len(new) else 0
+            tokens = None if group.kind == GroupKind.STATE else pages * group.block_granularity
+            hits.append(GroupHits(tier, group.group_id, pages, tokens))
+    return hits
 
 
 def _sum(table: pl.DataFrame, column: str) -> int:

@@ -11,6 +11,7 @@ import polars as pl
 from kvplan.explain.misses import CAUSES
 from kvplan.explain.observer import Admission, Evictions, Observer
 
+LISTS = ("device_pages", "host_pages")
 PLAIN = [field.name for field in fields(Admission) if field.name != "pages"]
 
 
@@ -31,9 +32,13 @@ def evictions_table(evictions: Evictions) -> pl.DataFrame:
 def admissions_table(admissions: Sequence[Admission], evictions: Evictions) -> pl.DataFrame:
     """A row for each first chunk that was scheduled: what it hit, and what ended the hit, in tokens.
 
+    ``device_pages`` and ``host_pages`` are those that the hit took over or loads, by group.
+
     ``evicted_round`` and ``evicted_by`` (the row of a request) are of the first missing page; null: none was.
     """
     columns: dict[str, list[object]] = {name: [getattr(one, name) for one in admissions] for name in PLAIN}
+    for name in LISTS:
+        columns[name] = [list(getattr(one, name)) for one in admissions]
     for cause in CAUSES:
         columns[column_of(cause)] = [one.pages.tokens.get(cause, 0) for one in admissions]
     columns["cause"] = [one.pages.cause or None for one in admissions]
@@ -42,10 +47,10 @@ def admissions_table(admissions: Sequence[Admission], evictions: Evictions) -> p
     at = [one.pages.eviction for one in admissions]
     columns["evicted_round"] = [evictions.rounds[i] if i >= 0 else None for i in at]
     columns["evicted_by"] = [evictions.by[i] if i >= 0 and evictions.by[i] >= 0 else None for i in at]
-    texts = ("request_id", "limit_rule", "cause", "cause_group")
-    schema = {
-        name: pl.String if name in texts else pl.Boolean if name == "again" else pl.Int64 for name in columns
-    }
+    kinds: dict[str, type[pl.DataType] | pl.DataType] = {"again": pl.Boolean}
+    kinds |= dict.fromkeys(LISTS, pl.List(pl.Int64))
+    kinds |= dict.fromkeys(("request_id", "limit_rule", "cause", "cause_group"), pl.String)
+    schema = {name: kinds.get(name, pl.Int64) for name in columns}
     return pl.DataFrame(columns, schema=schema)
 
 

@@ -40,6 +40,8 @@ def prefix_text(story: PrefixStory, width: int) -> Text:
         ],
         width,
     )
+    if story.group_hits:
+        lines += ["", *_hits(story, width)]
     if story.groups:
         lines += ["", *_groups(story, width)]
     if story.full_groups_tokens > story.device_tokens + story.host_tokens:
@@ -59,6 +61,23 @@ def prefix_text(story: PrefixStory, width: int) -> Text:
     for line in lines:
         report.append(line + "\n", style="bold" if line.startswith("RESULT") else "")
     return report
+
+
+def _hits(story: PrefixStory, width: int) -> list[str]:
+    hits = story.group_hits or []
+    return table(
+        [
+            Column("hit in", [hit.group_id for hit in hits]),
+            Column("tier", [hit.tier for hit in hits]),
+            Column("pages", [grouped(hit.pages) for hit in hits], right=True),
+            Column(
+                "tokens in them",
+                ["snapshots" if hit.tokens is None else grouped(hit.tokens) for hit in hits],
+                right=True,
+            ),
+        ],
+        width,
+    )
 
 
 def _groups(story: PrefixStory, width: int) -> list[str]:

@@ -36,6 +36,12 @@ def test_every_prompt_token_is_a_hit_or_a_miss_with_a_cause(name: str, tmp_path:
     assert told.device_tokens + told.host_tokens + sum(by_cause(told).values()) == told.prompt_tokens
     assert told.prompt_tokens == tokens.prompt
     assert told.device_tokens + told.host_tokens <= told.infinite_tokens
+    # A full group has every token of a hit on the tier that it was found on.
+    full_hits = [hit for hit in told.group_hits or [] if hit.group_id == "full"]
+    assert {hit.tier: hit.tokens for hit in full_hits} == {
+        "device": told.device_tokens,
+        **({"host": told.host_tokens} if made.config.has_host_cache else {}),
+    }
 
 
 def test_pages_that_nobody_had_computed_were_never_seen(tmp_path: Path) -> None:
@@ -93,3 +99,25 @@ def test_where_the_trace_says_nothing_of_prefixes_the_rate_is_unknown(tmp_path: 
     told = story(tmp_path, row(0, 80, 2))
     assert not told.known
     assert "RESULT  unknown" in prefix_text(told, 80).plain
+
+
+def test_hits_are_told_by_group_a_window_and_a_snapshot_each(tmp_path: Path) -> None:
+    rows = [row(0, 80, 2, prefix=SHARED), row(1, 80, 2, prefix=SHARED), row(2, 80, 2, prefix=SHARED)]
+    groups = [full(16, total_pages=41), sliding(40, 16, 1, total_pages=41), state(16)]
+    told = story(tmp_path, *rows, groups=groups)
+    found = {hit.group_id: (hit.tier, hit.pages, hit.tokens) for hit in told.group_hits or []}
+    hits = told.device_tokens // 64  # each of 4 prefix pages
+    assert hits >= 1
+    assert found["full"] == ("device", 4 * hits, 64 * hits)
+    assert found[groups[1].group_id] == ("device", 3 * hits, 48 * hits)  # a window of 40 tokens: 3 pages
+    assert found[groups[2].group_id] == ("device", hits, None)
+    assert "snapshots" in prefix_text(told, 80).plain
+
+
+def test_a_run_that_has_no_pages_by_group_is_told_without(tmp_path: Path) -> None:
+    made = kept(begin(trace(row(0, 80, 2)), config(40)), tmp_path / "run")
+    admissions = made.table("admissions").drop("device_pages", "host_pages")
+    admissions.write_parquet(tmp_path / "run" / "admissions.parquet")
+    told = prefix_story(made, made.trace, made.config)
+    assert told.group_hits is None
+    assert "hit in" not in prefix_text(told, 80).plain

@@ -184,6 +184,10 @@ class Coordinator:
             needs.append(need)
         return needs
 
+    def device_pages(self, group: Group, probe: Probe) -> int:
+        """Pages of a group that the device part of a hit takes over."""
+        return probe.device * group.pages_per_prefix - probe.device_begins[group.index]
+
     def host_pages(self, group: Group, floor: int, boundary: int) -> int:
         """Pages of a group that a host hit from ``floor`` to ``boundary`` (prefix pages) loads."""
         return boundary * group.pages_per_prefix - self._begin(group, floor, boundary)
