@@ -135,7 +135,7 @@ class ModelFlags:
                 sentence += (
                     "; only size-pool takes that flag, and its --emit writes a deployment for the others"
                 )
-            raise ValueError(sentence) from None
+            raise type(error)(sentence) from None
         flags = dict(overrides)
         if plan.ranks.dp > 1:  # a deployment is one attention replica's, and has its part of the batch
             flags.pop(by_place.get("max_batch_size", ""), None)

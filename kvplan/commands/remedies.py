@@ -85,14 +85,15 @@ def replanned(
     """Return ``result`` with what to wish for as the model is planned for it, where that changes its pool.
 
     Fewer requests leave a GPU more memory for the cache, and a window that no context outgrows is none: its
-    layers go to another group. ``result`` is one replica's, its flags those of all.
+    layers go to another group. No pool is tried that the GPU could not hold. ``result`` is one
+    replica's, its flags those of all.
     """
     from kvplan.sizing.search import largest
 
     try_plan = _Replan(model, overrides, plan.ranks.dp, result)
     batch, context = result.max_batch_size, result.max_context_len
-    kept = {one.changes: one for one in result.alternatives}
     at_gpu = bound_by_gpu(model, overrides)
+    kept = {one.changes: one for one in result.alternatives if not (at_gpu and one.changes == "pool")}
     if at_gpu:
         requests = largest(lambda n: try_plan.holds(n, context), 1, batch - 1)
         kept.pop("max_batch_size", None)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kvplan.commands.model_options import FLAG_TYPES, ModelFlags, batch_flag
+from kvplan.commands.remedies import replanned
 from kvplan.deployment.fields import FLAG_FIELDS, Kind, flag
 
 if TYPE_CHECKING:
@@ -32,10 +33,11 @@ def side_by_side(
     """Return the answer of ``size_pool`` for each value of the flag that an entry of ``compare`` names.
 
     Several entries are about several flags, and every value of one meets every value of the others. Raises
-    ``ValueError`` for anything but FLAG=V1,V2 with a known flag, one flag twice, more than ``MOST_ROWS``
+    ``ValueError`` for anything but FLAG=V1,V2 with a known flag, one flag or value twice, more than ``MOST_ROWS``
     combinations, and a value that is wrong.
     """
-    from kvplan.reports.side_by_side import Compared
+    from kvplan.recipes.errors import NoRoomError
+    from kvplan.reports.side_by_side import Compared, Row
 
     parsed = [_parsed(one) for one in compare]
     places = [_place(name) for name, _ in parsed]
@@ -62,9 +64,14 @@ def side_by_side(
         values = {flag(name): written for (name, _), (written, _) in zip(parsed, combination, strict=True)}
         try:
             rows.append(_row(values, replace(model, given=given, emit=None), deployment, flags, own))
+        except NoRoomError as error:
+            rows.append(Row(values, None, None, 1, str(error)))
         except ValueError as error:
             named = " ".join(f"{name} {written}" for name, written in values.items())
             raise ValueError(f"--compare, {named}: {error}") from None
+    if all(row.result is None for row in rows):
+        named = " ".join(f"{name} {written}" for name, written in rows[0].values.items())
+        raise ValueError(f"--compare, {named}: {rows[0].problem}")
     return Compared(tuple(flag(name) for name, _ in parsed), tuple(rows))
 
 
@@ -77,7 +84,7 @@ def _row(
 ) -> Row:
     from kvplan.reports.memory import of_all_replicas
     from kvplan.reports.side_by_side import Row
-    from kvplan.sizing import size_pool
+    from kvplan.sizing import Verdict, size_pool
 
     context, total = own["max_context_len"], own["max_total_tokens"]
     loaded, plan = model.load(deployment, flags, context, True)
@@ -85,6 +92,8 @@ def _row(
     result = size_pool(loaded, context, None if total is None else -(-total // replicas))
     if plan is not None and replicas > 1:
         result = of_all_replicas(result, plan, batch_flag(flags))
+    if plan is not None and result.verdict in (Verdict.NOT_AT_ONCE, Verdict.NEVER_FITS):
+        result = replanned(model, flags, plan, result)
     return Row(values, result, None if plan is None else plan.bytes_per_token, replicas)
 
 
@@ -99,6 +108,9 @@ def _parsed(text: str) -> tuple[str, list[tuple[str, Any]]]:
     values = [value.strip() for value in listed.split(",")]
     if not equals or not all(values):
         raise ValueError(f"--compare is {text!r}; FLAG=V1,V2 is needed, as in --compare kv-dtype=bf16,fp8")
+    twice = [value for at, value in enumerate(values) if value in values[:at]]
+    if twice:
+        raise ValueError(f"--compare has {flag(name)} {twice[0]} twice; once is enough")
     kind = FLAG_TYPES.get(name) or dict(_fields()).get(name)
     if kind is None:
         raise ValueError(f"--compare is about {flag(name)}, which is no flag that has values to compare")

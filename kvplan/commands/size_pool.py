@@ -5,7 +5,6 @@ Imports nothing heavy before the command runs.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -115,7 +114,6 @@ def size_pool(
         narrow = narrow_cache(model, overrides, max_context_len, total, result)
     gpus = None
     if plan is not None and short and bound_by_gpu(model, overrides):
-        result = replace(result, alternatives=tuple(a for a in result.alternatives if a.changes != "pool"))
 
         def fitting(wider: Deployment) -> tuple[int, int] | None:
             found = sizing.size_pool(wider, max_context_len, total)
@@ -183,4 +181,4 @@ def _compare(
     else:
         print_text(lambda width: side_by_side_text(compared, width))
     good = (Verdict.FITS, Verdict.NO_POOL)
-    return 0 if any(row.result.verdict in good for row in compared.rows) else FINDING
+    return 0 if any(row.result and row.result.verdict in good for row in compared.rows) else FINDING

@@ -3,3 +3,7 @@
 
 class RecipeError(ValueError):
     """One sentence: what was given, where (file and field, or parameter), what would be right."""
+
+
+class NoRoomError(RecipeError):
+    """Nothing is wrong of what was given, but a GPU has no room for a cache beside it."""

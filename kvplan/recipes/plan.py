@@ -9,7 +9,7 @@ from kvplan.recipes.budget import GIB, BudgetLine
 from kvplan.recipes.cache_fields import cache_fields
 from kvplan.recipes.dtypes import CacheDtype, cache_dtype
 from kvplan.recipes.dtypes import state_dtype as state_type
-from kvplan.recipes.errors import RecipeError
+from kvplan.recipes.errors import NoRoomError, RecipeError
 from kvplan.recipes.fields import MAX_COUNT
 from kvplan.recipes.groups import CachedLayer, LayerGroup, group_layers, window_of
 from kvplan.recipes.memory_plan import MAX_BATCH, Demand, GroupPlan, MemoryPlan, StagePlan
@@ -266,7 +266,7 @@ def _stage(
         usable = cache_bytes // block - 1  # the first one is the null block
         if usable < 1:
             where = "" if alone else f"stage {number}: "
-            raise RecipeError(
+            raise NoRoomError(
                 f"{where}the cache has {cache_bytes / GIB:.3f} GiB, which holds "
                 f"{cache_bytes // block} LCM blocks of {block:,} bytes; at least 2 are needed (the null one and "
                 f"a usable one), {2 * block / GIB:.3f} GiB"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from kvplan.recipes.budget import GIB, RUNTIME_BYTES, Basis, BudgetLine, activation_bytes
 from kvplan.recipes.dtypes import weight_dtype
-from kvplan.recipes.errors import RecipeError
+from kvplan.recipes.errors import NoRoomError, RecipeError
 from kvplan.recipes.gpus import find_gpu
 from kvplan.recipes.groups import LayerGroup
 from kvplan.recipes.model import Layer, Model
@@ -73,7 +73,7 @@ class GpuMemory:
             fewer = (
                 "fewer requests (max_num_seqs), " if left + sum(one.bytes for one in taken[2:]) > 0 else ""
             )
-            raise RecipeError(
+            raise NoRoomError(
                 f"{where}nothing is left for the cache: {usable.gib:,.1f} GiB usable of each GPU, {lines}; "
                 f"{fewer}more GPUs (tp, pp), a smaller weight_dtype, or a larger GPU is needed"
             )

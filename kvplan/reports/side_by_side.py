@@ -11,7 +11,7 @@ from kvplan.reports.columns import Column, folded, table
 from kvplan.reports.replay_units import counted, grouped
 from kvplan.reports.sizing import styled
 from kvplan.reports.sizing_units import pasted, size
-from kvplan.sizing import Alternative, PoolSize, Verdict
+from kvplan.sizing import Alternative, PoolFit, PoolSize, Verdict
 
 WORDS = {
     Verdict.NO_POOL: "no pool",
@@ -26,13 +26,15 @@ MOST_NAMED = 6
 class Row:
     """One value of each flag, as it was written, and what ``size_pool`` says with them.
 
-    ``bytes_per_token`` is None without a model; ``result`` is that of one of ``replicas`` attention replicas.
+    ``bytes_per_token`` is None without a model; ``result`` is that of one of ``replicas`` attention replicas,
+    None where a GPU has no room for a cache, which ``problem`` says.
     """
 
     values: Mapping[str, str]
-    result: PoolSize
+    result: PoolSize | None
     bytes_per_token: int | None
     replicas: int
+    problem: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +48,12 @@ class Compared:
 def side_by_side_text(compared: Compared, width: int = 80) -> Text:
     """Return the table at ``width`` columns, which values fit, and what would where none does."""
     rows = compared.rows
-    pools = [row.result.pool for row in rows]
+    pools = [_pool(row) for row in rows]
     there = [
-        None if p is None or r.result.bytes_per_block is None else p.usable_blocks * r.result.bytes_per_block
-        for p, r in zip(pools, rows, strict=True)
+        None if p is None or not r or r.bytes_per_block is None else p.usable_blocks * r.bytes_per_block
+        for p, r in zip(pools, (row.result for row in rows), strict=True)
     ]
-    known = all(row.result.needed_bytes is not None for row in rows)
+    known = all(row.result is None or row.result.needed_bytes is not None for row in rows)
     columns = [
         *(Column(flag, [row.values[flag] for row in rows]) for flag in compared.flags),
         Column(
@@ -60,10 +62,10 @@ def side_by_side_text(compared: Compared, width: int = 80) -> Text:
             True,
             2,
         ),
-        Column("needs", [size(row.result.needed_bytes) for row in rows], True),
+        Column("needs", [size(row.result.needed_bytes) if row.result else "" for row in rows], True),
         Column("there", ["" if count is None else size(count) for count in there], True),
         Column("LCM blocks", [_blocks(row) for row in rows], True, 4 if known else 0),
-        Column("", [WORDS[row.result.verdict] for row in rows]),
+        Column("", [WORDS[row.result.verdict] if row.result else "no room" for row in rows]),
         Column("at once", [_at_once(row) for row in rows], True, 1),
         Column(
             "longest alone",
@@ -84,17 +86,29 @@ def side_by_side_text(compared: Compared, width: int = 80) -> Text:
         lines += folded(
             "", "memory and blocks are those of one attention replica, requests all together's", width, 2
         )
+    problems: dict[str, list[str]] = {}
+    for row in rows:
+        if row.problem is not None:
+            problems.setdefault(row.problem, []).append(pasted(row.values))
+    for problem, named in problems.items():
+        lines += folded("", f"{', '.join(named)}: {problem}", width, 2)
     return styled([*lines, "", *folded("RESULT", _verdict(compared), width), *_tries(compared, width)])
 
 
+def _pool(row: Row) -> PoolFit | None:
+    return None if row.result is None else row.result.pool
+
+
 def _blocks(row: Row) -> str:
-    pool = row.result.pool
+    pool = _pool(row)
+    if row.result is None:
+        return ""
     there = "" if pool is None else f" of {grouped(pool.usable_blocks)}"
     return grouped(row.result.needed_blocks) + there
 
 
 def _at_once(row: Row) -> str:
-    pool = row.result.pool
+    pool = _pool(row)
     return (
         "" if pool is None or pool.requests_at_once is None else grouped(pool.requests_at_once * row.replicas)
     )
@@ -102,9 +116,9 @@ def _at_once(row: Row) -> str:
 
 def _verdict(compared: Compared) -> str:
     rows = compared.rows
-    if all(row.result.pool is None for row in rows):
+    if not any(row.result is None or row.result.pool for row in rows):
         return "no pool is given to compare with (--gpu, --pool-blocks, --pool-gib)"
-    good = [row for row in rows if row.result.verdict is Verdict.FITS]
+    good = [row for row in rows if row.result and row.result.verdict is Verdict.FITS]
     names = compared.flags[0]
     if not good:
         return f"fits with no {names} of these" if len(compared.flags) == 1 else "fits with none of these"
@@ -117,10 +131,11 @@ def _verdict(compared: Compared) -> str:
 
 def _tries(compared: Compared, width: int) -> list[str]:
     """What fits besides, where none of the values does: from the row that is nearest to it."""
-    if any(row.result.verdict is Verdict.FITS or row.result.pool is None for row in compared.rows):
+    found = [(row, row.result) for row in compared.rows if row.result]
+    if any(result.verdict is Verdict.FITS or result.pool is None for _, result in found):
         return []
-    nearest = min(compared.rows, key=lambda row: row.result.pool.used_share if row.result.pool else 0.0)
-    return [line for one in nearest.result.alternatives[:2] for line in _try(nearest, one, width)]
+    nearest, result = min(found, key=lambda entry: entry[1].pool.used_share if entry[1].pool else 0.0)
+    return [line for one in result.alternatives[:2] for line in _try(nearest, one, width)]
 
 
 def _try(row: Row, one: Alternative, width: int) -> list[str]:

@@ -195,6 +195,33 @@ def test_flags_are_compared_side_by_side(capsys: pytest.CaptureFixture[str]) -> 
     ]
 
 
+def test_a_value_that_leaves_no_room_is_a_row_beside_the_others(capsys: pytest.CaptureFixture[str]) -> None:
+    line = ["size-pool", "--model", "llama-3.1-70b", "--gpu", "h100", "--max-num-seqs", "32"]
+    line += ["--max-context-len", "32768", "--compare"]
+    ran = Ran(capsys, *line, "tp=1,8")  # the weights alone are 131 GiB
+    assert ran.status == 0
+    assert "RESULT  fits with --tp 8\n" in ran.out
+    assert "  --tp 1: nothing is left for the cache: 71.7 GiB usable" in ran.out
+    none, some = Ran(capsys, *line, "tp=1,8", "--format", "json").json()["rows"]
+    assert (none["result"], some["problem"]) == (None, None)
+    assert none["problem"].startswith("nothing is left for the cache")
+    alone = Ran(capsys, *line, "tp=1")
+    assert alone.status == 2
+    assert alone.err.startswith("kvplan: --compare, --tp 1: nothing is left for the cache")
+
+
+def test_what_a_comparison_tries_fits_when_it_is_pasted(capsys: pytest.CaptureFixture[str]) -> None:
+    line = ["size-pool", "--model", "gemma-3-27b", "--gpu", "h100", "--max-num-seqs", "64"]
+    line += ["--max-context-len", "131072"]
+    ran = Ran(capsys, *line, "--compare", "utilisation=0.8,0.9")
+    assert ran.status == 1
+    tries = [text.split("\u00a0\u00a0")[0].split()[1:5] for text in ran.out.splitlines() if text[:3] == "try"]
+    assert tries
+    for flags in tries:
+        assert flags[:2] == ["--utilisation", "0.9"]
+        assert Ran(capsys, *line, *flags).status == 0
+
+
 def test_two_flags_are_compared_in_every_combination(capsys: pytest.CaptureFixture[str]) -> None:
     both = ["--compare", "kv-dtype=bf16,fp8", "--compare", "max-num-seqs=16,32,64"]
     ran = Ran(capsys, "size-pool", *QWEN, *WISH, *both, "--format", "json")
@@ -301,6 +328,10 @@ def test_no_line_is_wider_than_the_terminal(
         (["--model", "llama-3.1-8b", "--compare", "colour=red"], "--colour, which is no flag"),
         (["--model", "llama-3.1-8b", "--compare", "tp=1,x"], "--tp x: a number is needed"),
         (["--model", "llama-3.1-8b", "--compare", "kv-dtype=fp3"], "--kv-dtype fp3: --kv-dtype is 'fp3'"),
+        (
+            ["--model", "llama-3.1-8b", "--compare", "tp=2,1,2"],
+            "kvplan: --compare has --tp 2 twice; once is enough",
+        ),
         (
             ["--model", "llama-3.1-8b", "--compare", "max-num-seqs=1", "--compare", "max_running_requests=2"],
             "--compare is about --max-running-requests twice",
