@@ -30,6 +30,7 @@ from kvplan.backends.bandwidth import measure_device
 from kvplan.backends.carried import CarriedScheduler
 from kvplan.backends.check import check_plan, check_scenario
 from kvplan.backends.device_file import KINDS, Cost
+from kvplan.backends.errors import BackendError
 from kvplan.backends.fit import blocks_fit, left_out
 from kvplan.backends.layout import Field, GroupSpec
 from kvplan.backends.memory import Memory
@@ -267,7 +268,10 @@ def table(figures: Figures) -> str:
     long = parts.get("soak", {})
     if "rounds" in long:
         allocated = long["allocated_bytes"]
-        said = "not told on a CPU" if allocated is None else f"{len(allocated)} value(s), {allocated[-1]:,}"
+        if allocated is None:
+            said = "not told on a CPU"
+        else:
+            said = f"{len(allocated)} value(s){'' if not allocated else f', {allocated[-1]:,} at most'}"
         rows.append(
             f"| {long['rounds']:,} rounds in {long['arena_bytes'] / GIB:,.2f} GiB | {long['seconds']:,.0f} s; "
             f"allocated bytes: {said} |"
@@ -296,9 +300,12 @@ def main() -> int:
     parser.add_argument("--device", default="cuda:0")
     parser.add_argument("--rounds", type=int, help="rounds of the soak [10,000; on a CPU 400]")
     given = parser.parse_args()
-    torch = load_torch()
     device = given.device
-    where = device_named(device)
+    try:
+        torch, where = load_torch(), device_named(device)
+        given.output.touch()
+    except (BackendError, OSError) as error:
+        parser.error(str(error))
     gpu = where.type == "cuda"
     rounds = given.rounds or (10_000 if gpu else 400)
     figures: Figures = {
@@ -323,6 +330,7 @@ def main() -> int:
         gc.collect()  # the part's arenas, before the next one takes as much as there is
         if gpu:
             torch.cuda.empty_cache()
+            torch.accelerator.empty_host_cache()  # pinned memory, which is rounded up to a power of two
     print(table(figures))
     return 0 if all(part.get("ok", True) for part in figures["parts"].values()) else 1
 

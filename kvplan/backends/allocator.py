@@ -40,6 +40,7 @@ def allocator_report(device: Any) -> AllocatorReport:
     if device.type != "cuda":
         return AllocatorReport(str(device), None, None, None, available_bytes(), _resident())
     torch = load_torch()
+    torch.cuda.init()  # before which the allocator has nothing to say
     stats = torch.cuda.memory_stats(device)
     index = device.index or 0
     free = [
@@ -74,6 +75,7 @@ def find_max_blocks(block_bytes: int, device: Any, reserve_bytes: int = 0) -> in
             return blocks * block_bytes <= room and _allocates(torch, blocks * block_bytes, device)
 
         return largest(fits, max(room // block_bytes, 0))
+    torch.cuda.empty_cache()  # what others have left in the cache is free
     try:
         reserve = torch.empty(reserve_bytes, dtype=torch.uint8, device=device)
     except RuntimeError:

@@ -160,6 +160,12 @@ class Backend:
         if self._transfers is not None:
             self._transfers.settle(op_id)
 
+    def finish(self) -> None:
+        """Nothing comes any more: wait for the copies that are still out. Raises ``Violation`` if they went
+        wrong."""
+        if self._transfers is not None:
+            self._transfers.finish()
+
     def settled(self) -> list[int]:
         """The transfers whose copies are complete, oldest first: their acks may be given."""
         return self._transfers.settled() if self._transfers is not None else []

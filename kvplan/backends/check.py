@@ -31,12 +31,13 @@ class CheckResult:
 
     ``scale_down`` is by how much the memory is smaller than deployed, ``memory_source`` where its sizes are from,
     ``memory_layout`` how a block lies, ``scaled`` what was made smaller, and ``deployed_bytes`` what both arenas
-    would take as deployed. ``before`` and ``after`` are the allocator before the arena was made and at
-    the end; ``arena_bytes`` and ``host_bytes`` are what the plan promised to take.
+    would take as deployed. ``acks`` says when transfers were answered. ``before`` and ``after`` are the allocator
+    before the arena was made and at the end; ``arena_bytes`` and ``host_bytes`` are what the plan promised to take.
     """
 
     device: str
     role: str
+    acks: str
     ending: str
     violation: Violation | None
     counts: Counts
@@ -75,8 +76,9 @@ def check_plan(
     """Replay a workload on one engine of the configuration's role and carry out every plan.
 
     On roles P and D the peer is played. ``storage`` is what the storage tier holds and how often it fails.
-    ``copy_delay`` as for ``Backend``: by default copies happen as late as they may. Raises ``ValueError`` for a bad
-    configuration and ``BackendError`` without torch or the device.
+    Transfers are acknowledged when their copies have come to their end: on a GPU by its own events, on a CPU after
+    ``copy_delay`` rounds; None there: at once, where copies happen as late as they may, right before the ack.
+    Raises ``ValueError`` for a bad configuration and ``BackendError`` without torch or the device.
     """
     config.validate()
 
@@ -86,10 +88,18 @@ def check_plan(
 
     def made() -> CarriedScheduler:
         return carried_scheduler(
-            config, workload, accept, device=device, memory=memory, copy_delay=copy_delay, storage=storage
+            config,
+            workload,
+            accept,
+            device=device,
+            memory=memory,
+            copy_delay=copy_delay,
+            storage=storage,
+            acks_by_device=_acks_by_device(device, copy_delay),
         )
 
-    return _carried_out(config, device, len(workload), made, of)
+    acks = _BY_COPIES if _acks_by_device(device, copy_delay) else "at once, right after the copies"
+    return _carried_out(config, device, len(workload), acks, made, of)
 
 
 def check_scenario(
@@ -102,8 +112,9 @@ def check_scenario(
 ) -> CheckResult:
     """Play a recorded scenario and carry out every plan.
 
-    On a GPU a transfer is acknowledged when its copies have come to their end, on a CPU after the rounds that the
-    scenario says. Raises ``BackendError`` without torch or the device.
+    A transfer is acknowledged when its copies have come to their end: on a GPU by its own events, on a CPU after
+    ``copy_delay`` rounds; None there: after the rounds that the scenario says. Raises ``BackendError`` without
+    torch or the device.
     """
     config = scenario.scheduler_config()
     script = RecordedScript(scenario)
@@ -116,17 +127,19 @@ def check_scenario(
         return CarriedScheduler(config, backend)
 
     def of(scheduler: CarriedScheduler) -> _Play:
-        on_gpu = scheduler.backend.device.type == "cuda"
-        run = RecordedRun(scenario, scheduler, script, scheduler.backend.settled if on_gpu else None)
+        by_device = _acks_by_device(device, copy_delay)
+        run = RecordedRun(scenario, scheduler, script, scheduler.backend.settled if by_device else None)
         return _Play(lambda: run.play(max_rounds), lambda: (len(run.finished), len(run.refused)))
 
-    return _carried_out(config, device, len(scenario.requests), made, of)
+    acks = _BY_COPIES if _acks_by_device(device, copy_delay) else "after the scenario's rounds"
+    return _carried_out(config, device, len(scenario.requests), acks, made, of)
 
 
 def _carried_out(
     config: SchedulerConfig,
     device: str,
     requests: int,
+    acks: str,
     made: Callable[[], CarriedScheduler],
     of: Callable[[CarriedScheduler], _Play],
 ) -> CheckResult:
@@ -139,7 +152,9 @@ def _carried_out(
     ending = "violation"
     try:
         with one_thread():
-            ending = run.play()
+            played = run.play()
+            backend.finish()
+        ending = played
     except Violation as error:
         violation = error
     finished, refused = run.ended()
@@ -148,6 +163,7 @@ def _carried_out(
     return CheckResult(
         device_title(where),
         config.role.name,
+        acks,
         ending,
         violation,
         backend.counts,
@@ -165,6 +181,14 @@ def _carried_out(
         before,
         allocator_report(where),
     )
+
+
+_BY_COPIES = "when the device has copied"
+
+
+def _acks_by_device(device: str, copy_delay: int | None) -> bool:
+    """Whether there is a time at which copies are complete: a GPU has its own, a CPU that of ``copy_delay``."""
+    return copy_delay is not None or device_named(device).type == "cuda"
 
 
 @dataclass(slots=True)

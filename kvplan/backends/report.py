@@ -55,6 +55,7 @@ def check_text(result: CheckResult, width: int = 80) -> Text:
         *_entry("Carried out", f"{counts.rounds:,} rounds   {counts.forwards:,} forwards", width),
         *_entry("Rows", rows, width),
         *_entry("Pages", moved, width),
+        *(_entry("Acks", result.acks, width) if result.host_bytes else []),
         "",
         *_entry("RESULT", _verdict(result), width),
     ]

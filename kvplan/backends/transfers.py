@@ -3,28 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from kvplan.backends.arena import Arena
 from kvplan.backends.ledger import Ledger
+from kvplan.backends.pairs import Pair, check_moved, pairs_of
 from kvplan.backends.storage import Storage
 from kvplan.backends.streams import CopyStream, Ticket
 from kvplan.backends.writers import Writer
 from kvplan.scheduler import Cache
-
-
-@dataclass(frozen=True, slots=True)
-class Pair:
-    """One page that moves, with its key; the digest is empty where the plan does not tell it."""
-
-    group: int
-    source: int
-    destination: int
-    digest: str
-    offset: int
-    from_storage: bool = False
 
 
 @dataclass(slots=True)
@@ -51,6 +40,8 @@ class Transfers:
         self._storage = storage
         self._stores: dict[int, Store] = {}
         self._loads: dict[int, Ticket] = {}
+        self._held: dict[tuple[int, int], tuple[str, int]] = {}  # what stores have brought to each host page
+        self._to_tell: list[int] = []  # settled because a load-back needed them, and not told by ``settled``
         # Device pages that a pinned store still holds, and host pages whose store is not acknowledged: the op,
         # and the digest of the page.
         self._sources: dict[tuple[int, int], tuple[int, str]] = {}
@@ -61,7 +52,7 @@ class Transfers:
     def store(self, op: Cache.WriteBackOp) -> None:
         """Start an operation's stores: pinned ones beside the forward, the others before all that follows."""
         for at, op_id in enumerate(op.op_ids):
-            pairs = _pairs(op, at)
+            pairs = pairs_of(op, at)
             pinned = op.source_pinned[at]
             start = self._stream.beside if pinned else self._stream.fenced
             writer = self._ledger.writer(f"store {op_id}")
@@ -91,37 +82,28 @@ class Transfers:
         store.ticket.wait()
         for pair in store.pairs:
             self._arriving.pop((pair.group, pair.destination), None)
+            self._held[pair.group, pair.destination] = pair.digest, pair.offset
             if self._sources.get((pair.group, pair.source)) == (op_id, pair.digest):
                 del self._sources[pair.group, pair.source]
             self._ledger.host.note(pair.group, [pair.destination], store.writer)
-            self._check_key(store, pair)
-            if self._storage is not None:
+        check_moved(self._host, self._ledger, f"store {op_id}", store.pairs, "host")
+        if self._storage is not None:
+            for pair in store.pairs:
                 page = self._host.page(pair.group, pair.destination)
                 self._storage.put((pair.group, pair.digest, pair.offset), page)
 
     def settled(self) -> list[int]:
         """The operations whose copies are complete, settled, oldest first: they may be acknowledged."""
-        ready = sorted(op_id for op_id in (*self._stores, *self._loads) if self.done(op_id))
+        ready = [op_id for op_id in (*self._stores, *self._loads) if self.done(op_id)]
         for op_id in ready:
             self.settle(op_id)
-        return ready
+        told, self._to_tell = self._to_tell, []
+        return sorted(told + ready)
 
-    def _check_key(self, store: Store, pair: Pair) -> None:
-        named = self._ledger.roll.keyed(pair.digest)
-        if named is None:
-            return
-        history, page = named
-        rows, marks = self._ledger.groups.keyed(pair.group, history, page, pair.offset)
-        if not len(marks):
-            return
-        pages = np.full(len(rows), pair.destination)
-        wrong = self._host.differing(pair.group, pages, rows, marks)
-        if wrong is not None:
-            where = f"prefix page {page}" + (f", part {pair.offset}," if pair.offset else "")
-            found = self._ledger.found(pair.group, wrong[1])
-            to = f"host page {pair.destination} of {self._ledger.groups.ids[pair.group]}"
-            what = f"store {store.op_id} brings {where} to {to}, and it holds {found}"
-            raise self._ledger.violation(history.request_id, "device", pair.group, pair.source, what)
+    def finish(self) -> None:
+        """Settle whatever has not been acknowledged. Raises ``Violation``."""
+        for op_id in sorted((*self._stores, *self._loads)):
+            self.settle(op_id)
 
     def guard(self, group: int, pages: Iterable[int], what: str) -> None:
         """Raise ``Violation`` if a page that is about to be written is the source of a store that is out."""
@@ -144,18 +126,21 @@ class Transfers:
         """Carry out load-backs. Of one that fails, what storage had to bring does not come, and its pages on
         both tiers are as if nobody had written them."""
         for at, op_id in enumerate(op.op_ids):
-            pairs = _pairs(op, at)
+            pairs, who = pairs_of(op, at), f"load-back {op_id}"
             if op_id in failing:
                 self._lose(op_id, [pair for pair in pairs if pair.from_storage])
                 pairs = [pair for pair in pairs if not pair.from_storage]
             for pair in pairs:
                 self._ready(op_id, pair)
+            pairs = [self._told(pair) for pair in pairs]
+            check_moved(self._host, self._ledger, who, pairs, "host", source=True)
             self._loads[op_id] = self._stream.fenced(self._copying(self._host, self._device, pairs))
             self._ledger.counts.pages_loaded += len(pairs)
             for pair in pairs:
                 source = self._ledger.host.of(pair.group, pair.source)
                 writer = self._ledger.writer(f"load-back {op_id} of host page {pair.source} ({source})")
                 self._ledger.device.note(pair.group, [pair.destination], writer)
+            check_moved(self._device, self._ledger, who, pairs, "device")
 
     def _lose(self, op_id: int, pairs: Sequence[Pair]) -> None:
         writer = self._ledger.writer(f"load-back {op_id}, which failed,")
@@ -172,11 +157,17 @@ class Transfers:
         store, digest = self._arriving.get((pair.group, pair.source), (-1, ""))
         if store >= 0 and self.done(store):
             self.settle(store)
+            self._to_tell.append(store)
         elif store >= 0:
             what = f"load-back {op_id} reads it before store {store} is there"
             raise self._ledger.violation(self._named(digest), "host", pair.group, pair.source, what)
         if pair.from_storage:
             self._fill(op_id, pair)
+
+    def _told(self, pair: Pair) -> Pair:
+        """A load-back's page with its key: where the plan does not tell it, that of what its source was given."""
+        digest, offset = self._held.get((pair.group, pair.source), ("", 0))
+        return pair if pair.digest else replace(pair, digest=digest, offset=offset)
 
     def _fill(self, op_id: int, pair: Pair) -> None:
         storage = self._storage
@@ -194,6 +185,7 @@ class Transfers:
         else:
             what = f"load-back {op_id} wants it from storage, which was never given it"
             raise self._ledger.violation(self._named(pair.digest), "host", pair.group, pair.source, what)
+        self._held[pair.group, pair.source] = pair.digest, pair.offset
         self._ledger.host.note(pair.group, [pair.source], self._ledger.writer("storage"))
 
     # --- common -------------------------------------------------------------------------------------
@@ -207,17 +199,3 @@ class Transfers:
                     place.copy_(words, non_blocking=True)
 
         return copy
-
-
-def _pairs(op: Cache.WriteBackOp | Cache.LoadBackOp, at: int) -> list[Pair]:
-    stored = isinstance(op, Cache.WriteBackOp)
-    count = len(op.group_ids[at])
-    fills = [False] * count if stored else op.prefetch_from_storage[at]  # type: ignore[union-attr]
-    columns = (
-        op.group_ids[at],
-        op.src_pages[at],
-        op.dst_pages[at],
-        op.content_hashes[at],
-        op.page_offsets[at],
-    )
-    return [Pair(*row) for row in zip(*columns, fills, strict=True)]

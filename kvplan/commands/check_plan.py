@@ -45,7 +45,9 @@ def check_plan(
     copy_delay: Annotated[
         int | None,
         typer.Option(
-            "--copy-delay", min=0, help="Rounds that a CPU's copies to the host take; absent: until the ack."
+            "--copy-delay",
+            min=0,
+            help="Rounds that a CPU's copies to the host take, and their acks wait; absent: until the ack.",
         ),
     ] = None,
     trace_format: Annotated[
@@ -115,6 +117,9 @@ def check_plan(
     Needs the extra torch. Every row that a forward reads is compared with what its request's own history
     says; the first that differs ends the run with round, request, group, page and who wrote it last. With
     --model the memory is laid out as the model's: its fields, layer by layer.
+
+    On a GPU a transfer is acknowledged when the device has copied, so that the timing is the device's; on a CPU after
+    --copy-delay rounds, or without it at once (a scenario's: after the rounds that it says).
 
     --find-max-blocks allocates beside --reserve-gib, or, with --model and a GPU's memory, beside all that
     size-pool leaves the cache out of.

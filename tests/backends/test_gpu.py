@@ -1,5 +1,6 @@
 """The same on a GPU, where there is one: real streams, real events, a real allocator."""
 
+import gc
 from pathlib import Path
 
 import pytest
@@ -53,8 +54,8 @@ def soak(run: type[GpuRun], arena_bytes: int, rounds: int) -> tuple[int, set[int
         for at in range(rounds // 40)
     ]
     one = scenario(*requests, num_device_pages=1025, max_scheduled_tokens=256) | {"max_rounds": rounds + 200}
-    run.memory = Memory([GroupSpec("full", 4, 1, (Field("kv", arena_bytes // 1024 // 4),))])
-    driven = run(one)
+    memory = Memory([GroupSpec("full", 4, 1, (Field("kv", arena_bytes // 1024 // 4),))])
+    driven = type("Soak", (run,), {"memory": memory})(one)
     assert driven.backend.arena.layout.bytes == arena_bytes
     allocated = set()
     for _ in driven.rounds():
@@ -64,6 +65,8 @@ def soak(run: type[GpuRun], arena_bytes: int, rounds: int) -> tuple[int, set[int
 
 
 def test_ten_thousand_rounds_in_forty_gib_take_no_more_memory() -> None:
+    gc.collect()
+    torch.cuda.empty_cache()
     if torch.cuda.mem_get_info()[0] < ARENA_BYTES + 2**30:
         pytest.skip("40 GiB are not free on the device")
     rounds, allocated = soak(GpuRun, ARENA_BYTES, 10_000)
@@ -73,6 +76,8 @@ def test_ten_thousand_rounds_in_forty_gib_take_no_more_memory() -> None:
 
 def test_blocks_are_found_beside_a_reserve() -> None:
     device = torch.device("cuda:0")
+    gc.collect()
+    torch.cuda.empty_cache()  # an arena that a test has left is free
     free = torch.cuda.mem_get_info(device)[0]
     block = 64 * 2**20
     found = find_max_blocks(block, device, reserve_bytes=free // 2)

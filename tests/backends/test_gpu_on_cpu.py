@@ -21,6 +21,6 @@ def test_its_recordings_run() -> None:
 
 
 def test_its_soak_runs_as_long_as_it_says() -> None:
-    rounds, allocated = soak(type("Soak", (HereRun,), {}), 1024 * 4 * 8, 400)
+    rounds, allocated = soak(HereRun, 1024 * 4 * 8, 400)
     assert rounds >= 400
     assert allocated == {None}  # torch keeps no account of a CPU
