@@ -7,6 +7,7 @@ from pathlib import Path
 from kvplan.commands.options import OutputFormat
 from kvplan.commands.printing import print_json, print_text
 from kvplan.commands.watching import ctrl_c, progress_bar
+from kvplan.explain.cures import Cure
 from kvplan.explain.explanation import DETAILED
 from kvplan.explain.history import (
     Refused,
@@ -18,6 +19,7 @@ from kvplan.explain.history import (
     rounds_of,
 )
 from kvplan.explain.kept_workers import check_same
+from kvplan.explain.worker_cures import WorkerCures
 from kvplan.explain.workers import PlayedWorker, worker_named
 from kvplan.replay.step_time import NS
 from kvplan.replay.worker_inputs import WorkerInputs
@@ -54,7 +56,7 @@ def explain_worker(
         played.play(enough, progress=progress, stop=stop)
         if kept is not None:
             check_same(kept, played.name, played.table("rounds"))
-        course = None
+        course = ending = None
         if round is not None:
             wanted = [known_round(played, round)]
         elif seconds is not None:
@@ -70,7 +72,7 @@ def explain_worker(
             wanted = rounds_of(played, request)
             course = course_of(played, request)
         elif played.replay.ending in ("stall", "livelock"):
-            wanted = [played.worker.round_index - 1]
+            wanted, ending = [played.worker.round_index - 1], played.replay.ending
         else:
             raise ValueError("the replay has no dead end to explain; --round, --request or --at is expected")
         known, entered = evictions(played), entries(played)
@@ -83,13 +85,36 @@ def explain_worker(
             progress=progress,
             stop=stop,
         )
+        cures: list[Cure] = []
+        if ending is not None:
+            cures = list(WorkerCures(inputs, len(played.replay.refused), progress, stop).found())
+        stopped = ending is not None and stop()
     lockstep = played.replay.step_time.lockstep
     if format is OutputFormat.json:
-        print_json(rounds_json(explanations, wanted, course=course, worker=played.name))
+        print_json(
+            rounds_json(
+                explanations,
+                wanted,
+                cures=cures,
+                stopped=stopped,
+                course=course,
+                worker=played.name,
+                ending=ending,
+            )
+        )
     else:
         print_text(
             lambda width: rounds_text(
-                explanations, width, lockstep, request, wanted, course=course, worker=played.name
+                explanations,
+                width,
+                lockstep,
+                request,
+                wanted,
+                cures=cures,
+                stopped=stopped,
+                course=course,
+                worker=played.name,
+                ending=ending,
             )
         )
     return 0

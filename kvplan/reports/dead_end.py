@@ -45,13 +45,18 @@ def _why(stuck: Stuck) -> str:
 
 
 def cure_lines(
-    cures: Sequence[Cure], width: int, time: Callable[[float], str], stopped: bool = False
+    cures: Sequence[Cure],
+    width: int,
+    time: Callable[[float], str],
+    stopped: bool = False,
+    workers: bool = False,
 ) -> list[str]:
-    """With what the replay has no dead end; ``stopped``: as far as that was tried before Ctrl-C."""
+    """With what the replay has no dead end; ``stopped``: as far as that was tried before Ctrl-C. ``workers``: it
+    is one through prefill and decode workers."""
     if not cures and not stopped:
-        return folded(
-            "", "no pool up to 4 times as large, smaller batch or declared budget ends it", width, 0
-        )
+        more = ", more workers" if workers else ""
+        tried = f"no pool up to 4 times as large{more}, smaller batch or declared budget ends it"
+        return folded("", tried, width, 0)
     lines = [
         line
         for cure in cures

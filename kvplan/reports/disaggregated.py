@@ -332,6 +332,9 @@ def _lines(summary: WorkersSummary) -> list[str]:
     lines += _stuck(summary.stuck)
     lines += [f"{'warning':{LABEL}}{warning}" for warning in summary.warnings]
     lines.append(f"{'RESULT':{LABEL}}{_result(summary)}")
+    if summary.stuck:
+        last = summary.stuck[-1].worker.replace(" ", "-")
+        lines.append(f"{'':{LABEL}}explain-round --worker {last} tells why, and replays what would end it")
     lines += [f"{'try':{LABEL}}{flag}   {why}" for flag, why in _advice(summary)]
     return lines
 
@@ -364,7 +367,9 @@ def _advice(summary: WorkersSummary) -> list[tuple[str, str]]:
         tries.append(
             (f"--pool-blocks {summary.blocks_for_all}", f"the longest request ({longest:,} tokens) fits")
         )
-    if summary.undeclared_requests and (summary.stuck or any(one.retractions for one in summary.workers)):
+    # Of a dead end nothing is said that was not replayed: explain-round does that.
+    retracted = any(one.retractions for one in summary.workers)
+    if summary.undeclared_requests and retracted and not summary.stuck:
         tries.append(
             (
                 "--max-new-tokens output",

@@ -34,14 +34,17 @@ def rounds_json(
     stopped: bool = False,
     course: Course | None = None,
     worker: str | None = None,
+    ending: str | None = None,
 ) -> str:
     """The explanations as JSON, names as in the dataclasses, and all rounds that were asked for; ends with a
     newline. ``dead_end``: the one that is explained, and what would have spared it; ``stopped``: as far as it was
     tried before Ctrl-C. ``course``: of the request whose rounds they are.
-    ``worker``: the one whose rounds they are, where there are several."""
+    ``worker``: the one whose rounds they are, where there are several, and ``ending`` the dead end of them all."""
     value: dict[str, object] = {"asked_rounds": wanted, "rounds": explanations}
     if dead_end is not None:
         value |= {"dead_end": dead_end, "cures": cures, "cures_stopped": stopped}
+    if ending is not None:
+        value |= {"ending": ending, "cures": cures, "cures_stopped": stopped}
     if course is not None:
         value["request"] = course
     if worker is not None:
@@ -60,20 +63,22 @@ def rounds_text(
     stopped: bool = False,
     course: Course | None = None,
     worker: str | None = None,
+    ending: str | None = None,
 ) -> Text:
     """The explanations one after the other, at ``width`` columns.
 
     ``lockstep``: times are rounds. ``request_id`` is the one asked for, ``wanted`` all rounds asked for.
     ``dead_end`` is the one that they are of, ``cures`` what would have spared it, ``stopped``: as
     far as it was tried before Ctrl-C. ``course`` is of the request whose rounds they are,
-    ``worker`` the one whose rounds they are, where there are several.
+    ``worker`` the one whose rounds they are, where there are several, and ``ending`` the dead end of them all.
     """
     time = rounds_time if lockstep else duration
     lines: list[str] = []
     if dead_end is not None:
         lines += dead_end_lines(dead_end, width)
     if worker is not None:
-        lines.append(f"{'worker':{LABEL}}{worker}")
+        how = "" if ending is None else f"; the replay ends in a {ending}, this is its last round here"
+        lines += folded("worker", f"{worker}{how}", width, LABEL)
     if course is not None:
         lines += folded("", _course(course, time), width, 0)
     for explanation in explanations:
@@ -83,8 +88,8 @@ def rounds_text(
     if left:
         more = f"{counted(len(left), 'more round')} (--all): {_names([grouped(at) for at in left])}"
         lines += ["", *folded("", more, width, LABEL)]
-    if dead_end is not None:
-        lines += ["", *cure_lines(cures, width, time, stopped)]
+    if dead_end is not None or ending is not None:
+        lines += ["", *cure_lines(cures, width, time, stopped, worker is not None)]
     return _styled(lines)
 
 

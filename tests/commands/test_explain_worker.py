@@ -13,6 +13,8 @@ from asked import files, kvplan
 from kvplan.explain.workers import PlayedWorker, worker_named
 from kvplan.replay.accept import parse_accept
 from kvplan.replay.worker_inputs import WorkerInputs
+from kvplan.reports.dead_end import cure_lines
+from kvplan.reports.replay_units import duration
 from kvplan.scheduler.what_if import with_blocks
 from kvplan.traces import read_trace
 from tests.replay.small import config
@@ -163,6 +165,34 @@ def test_a_request_that_no_worker_can_hold_is_told_so(tmp_path: Path, capsys: Ou
     assert status == 0
     assert "r1" in out
     assert "260" in out, "256 of the prompt and 4 that it declares"
+
+
+@pytest.mark.parametrize("split", [SPLIT, ("--prefill-workers", "2", "--decode-workers", "1")])
+def test_what_ends_a_dead_end_was_replayed(tmp_path: Path, capsys: Output, split: tuple[str, ...]) -> None:
+    status, out, err = asked(tmp_path, capsys, "--worker", "D0", "--format", "json", split=split)
+    assert status == 0, err
+    said = json.loads(out)
+    assert said["ending"] == "stall"
+    trace, deployment = files(tmp_path, ROWS, DEPLOYED)
+    assert {cure["flag"].split()[0] for cure in said["cures"]} >= {"--pool-blocks"}
+    for cure in said["cures"]:
+        flags = [*split, *cure["flag"].split()]
+        assert kvplan("replay-trace", trace, "-d", deployment, "--format", "json", *flags) == 0
+        figures = json.loads(capsys.readouterr().out)
+        assert (figures["ending"], figures["finished"]) == ("complete", cure["finished"])
+        assert figures["duration_s"] == cure["duration_s"]
+        assert sum(worker["retractions"] for worker in figures["workers"]) == cure["retractions"]
+
+
+def test_a_dead_end_is_named_and_what_ends_it_comes_last(tmp_path: Path, capsys: Output) -> None:
+    status, out, _ = asked(tmp_path, capsys, "--worker", "P0")
+    assert status == 0
+    said = " ".join(out.split())
+    assert said.startswith("worker prefill 0; the replay ends in a stall, this is its last round here")
+    assert "try --pool-blocks 22 no dead end" in said
+    assert "no pool up to 4 times as large, more workers, smaller batch" in " ".join(
+        cure_lines([], 80, duration, workers=True)
+    )
 
 
 def kept(folder: Path, capsys: Output, *flags: str) -> str:
