@@ -44,7 +44,10 @@ def narrow_cache(
     before, after = (0 if one.pool is None else one.pool.requests_at_once for one in (result, found))
     if plan is None or before is None or (after is not None and after <= before):
         return None
-    return NarrowCache("fp8", None if after is None else after * plan.ranks.dp, found.needed_blocks)
+    dp = plan.ranks.dp
+    return NarrowCache(
+        "fp8", None if after is None else after * dp, found.needed_blocks, result.max_batch_size * dp
+    )
 
 
 def more_gpus(
@@ -116,6 +119,25 @@ def replanned(
             kept |= {} if found is None else {changes: found}
     order = ("max_batch_size", "max_context_len", "one_request", "max_total_tokens", "pool")
     return replace(result, alternatives=tuple(kept[name] for name in order if name in kept))
+
+
+def largest_batch(
+    model: ModelFlags, overrides: dict[str, object], plan: MemoryPlan, result: PoolSize
+) -> int | None:
+    """Return the most requests, of all replicas, for which the model can be planned so that they fit at once.
+
+    That is fewer than fit the pool of ``result``, in which the wanted ones do: each takes of the memory beside the
+    cache. None where the pool does not depend on it.
+    """
+    from kvplan.sizing.search import largest
+
+    if result.pool is None or result.pool.requests_at_once is None or not bound_by_gpu(model, overrides):
+        return None
+    planned = _Replan(model, overrides, plan.ranks.dp, result)
+    context = result.max_context_len
+    wanted, most = result.max_batch_size, result.pool.requests_at_once
+    found = largest(lambda n: planned.holds(n, context), wanted, max(wanted, most))
+    return None if found is None else found * plan.ranks.dp
 
 
 @dataclass(frozen=True)

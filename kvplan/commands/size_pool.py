@@ -14,7 +14,7 @@ from kvplan.commands.errors import FINDING
 from kvplan.commands.model_options import ModelFlags, batch_flag, model_options
 from kvplan.commands.options import Format, OutputFormat, deployment_options
 from kvplan.commands.printing import print_json, print_text
-from kvplan.commands.remedies import bound_by_gpu, more_gpus, narrow_cache, replanned
+from kvplan.commands.remedies import bound_by_gpu, largest_batch, more_gpus, narrow_cache, replanned
 
 if TYPE_CHECKING:
     from kvplan.deployment import Deployment
@@ -84,6 +84,7 @@ def size_pool(
         memory_json,
         memory_text,
         more_gpus_try,
+        most_text,
         narrow_try,
         of_all_replicas,
     )
@@ -109,6 +110,9 @@ def size_pool(
     short = result.verdict in (sizing.Verdict.NOT_AT_ONCE, sizing.Verdict.NEVER_FITS)
     if plan is not None and short:
         result = replanned(model, overrides, plan, result)
+    most = None
+    if plan is not None and result.verdict is sizing.Verdict.FITS:
+        most = largest_batch(model, overrides, plan, result)
     narrow = None
     if plan is not None and short and "kv_dtype" not in model.given:
         narrow = narrow_cache(model, overrides, max_context_len, total, result)
@@ -126,7 +130,9 @@ def size_pool(
     more = {} if played is None else {"proof": msgspec.to_builtins(played)}
     if format is OutputFormat.json:
         print_json(
-            json_report(result, **more) if plan is None else memory_json(plan, result, narrow, gpus, **more)
+            json_report(result, **more)
+            if plan is None
+            else memory_json(plan, result, narrow, gpus, most, **more)
         )
     elif plan is None:
         print_text(lambda width: size_pool_text(result, width))
@@ -137,6 +143,7 @@ def size_pool(
                 + size_pool_text(
                     result, width, layers_of(plan), [*layout_lines(plan, width), *held_lines(plan, width)]
                 )
+                + most_text(most, result, replicas, width)
                 + more_gpus_try(gpus, width)
                 + narrow_try(narrow, width)
             )

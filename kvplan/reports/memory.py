@@ -35,11 +35,15 @@ def memory_text(plan: MemoryPlan, width: int = 80, layout: bool = True) -> Text:
 
 @dataclass(frozen=True, slots=True)
 class NarrowCache:
-    """A cache of a type with fewer bits: how many wanted requests it holds at once (None: any number)."""
+    """A cache of a type with fewer bits: how many such requests it holds at once (None: any number).
+
+    That is in a pool planned for ``max_batch_size`` requests, the wanted ones.
+    """
 
     kv_dtype: str
     requests_at_once: int | None
     needed_blocks: int
+    max_batch_size: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +72,25 @@ def narrow_try(narrow: NarrowCache | None, width: int = 80) -> Text:
     """Return the line that says so; nothing for None."""
     if narrow is None:
         return Text("")
-    count = "any number of" if narrow.requests_at_once is None else grouped(narrow.requests_at_once)
+    count, wanted = narrow.requests_at_once, narrow.max_batch_size
+    which = f"{counted(wanted, 'request')} at once: it fits"
+    if count is not None and count < wanted:
+        which = f"{counted(count, 'such request')} at once"
     flags = f"--kv-dtype {narrow.kv_dtype}".replace(" ", "\u00a0")
-    return styled(folded("try", f"{flags}\u00a0\u00a0 {count} such requests at once", width))
+    return styled(folded("try", f"{flags}\u00a0\u00a0 {which}", width))
+
+
+def most_text(most: int | None, result: PoolSize, replicas: int, width: int = 80) -> Text:
+    """Return the line on the most requests that a GPU can be planned for, where fewer than fit the pool."""
+    pool = result.pool
+    if most is None or pool is None or most == (pool.requests_at_once or 0) * replicas:
+        return Text("")
+    wanted = grouped(result.max_batch_size * replicas)
+    text = (
+        f"more requests than {wanted} leave a GPU less for the cache: planned for them (--max-num-seqs), at most "
+        f"{counted(most, 'such request')} fit"
+    )
+    return styled(folded("", text, width))
 
 
 def memory_json(
@@ -78,6 +98,7 @@ def memory_json(
     result: object,
     narrow: NarrowCache | None = None,
     gpus: MoreGpus | None = None,
+    most: int | None = None,
     **more: object,
 ) -> str:
     """Return ``result`` (that of a command) as JSON, ``more`` and the plan, under "memory"; bytes, tokens, pages."""
@@ -102,6 +123,7 @@ def memory_json(
         "stages": [_stage_values(stage) for stage in plan.stages],
         "narrow_cache": msgspec.to_builtins(narrow),
         "more_gpus": msgspec.to_builtins(gpus),
+        "largest_batch": most,
     }
     return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
 

@@ -524,3 +524,43 @@ def test_fewer_requests_are_told_where_they_leave_something_for_the_cache(
     assert "GiB; fewer requests (--max-num-seqs), more GPUs (--tp, --pp)" in ran.err
     assert Ran(capsys, "size-pool", "--gpu", "h100", *wish, "8").status == 0
     assert "GiB; more GPUs (--tp, --pp)" in Ran(capsys, "size-pool", "--gpu", "l4", *wish, "256").err
+
+
+def test_more_requests_than_wanted_are_counted_in_the_memory_that_they_leave(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    # Each request keeps 4 states beside the cache: a pool planned for one request is not there for 760.
+    line = ["size-pool", "--model", "nemotron-h-8b", "--tp", "2", "--decode-input-tokens", "4"]
+    line += ["--max-context-len", "1000"]
+
+    def sized(*more: str) -> Any:
+        return Ran(capsys, *line, *more, "--format", "json").json()
+
+    found = sized("--gpu", "b200", "--max-num-seqs", "1")
+    most = found["memory"]["largest_batch"]
+    assert 1 < most < found["pool"]["requests_at_once"]
+    assert [sized("--gpu", "b200", "--max-num-seqs", str(n))["verdict"] for n in (most, most + 1)] == [
+        "fits",
+        "not_at_once",
+    ]
+    said = " ".join(Ran(capsys, *line, "--gpu", "b200", "--max-num-seqs", "1").out.split())
+    assert f"planned for them (--max-num-seqs), at most {most:,} such requests fit" in said
+    # A cache that was given is not smaller for it.
+    assert sized("--cache-gib", "9", "--max-num-seqs", "1")["memory"]["largest_batch"] is None
+
+
+def test_a_smaller_cache_type_that_is_enough_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    ran = Ran(
+        capsys,
+        "size-pool",
+        "--model",
+        "qwen3-next",
+        "--gpu",
+        "h100",
+        "--tp",
+        "4",
+        *WISH[:2],
+        "--max-context-len",
+        "65536",
+    )
+    assert "try     --kv-dtype fp8   64 requests at once: it fits\n" in ran.out
