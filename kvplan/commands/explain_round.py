@@ -159,6 +159,11 @@ def explain_round(
 
 def _made(run: list[str], replayed: dict[str, Any]) -> Record | Session | WorkerInputs:
     """What is asked: a kept run, or what its trace and deployment make."""
+    for name in run:
+        if name != "-" and not Path(name).exists():
+            raise ValueError(
+                f"{name} is not there; a run that replay-trace --output has kept, or a trace, is expected"
+            )
     if len(run) == 1 and Path(run[0]).is_dir():
         from kvplan.explain.kept_workers import read_inputs
         from kvplan.explain.record import open_record

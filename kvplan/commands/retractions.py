@@ -37,6 +37,7 @@ def retractions(
     """
     from kvplan.explain.record import open_record
     from kvplan.explain.retractions import story_of
+    from kvplan.reports.kept_run import cut_short
     from kvplan.reports.retractions import retractions_json, retractions_text
 
     record = open_record(run)
@@ -46,10 +47,11 @@ def retractions(
     tried = bool(replay and story.rows) and _plays_again(record)
     cures, stopped = _cures(record) if tried else ([], False)
     if format is OutputFormat.json:
-        print_json(retractions_json(story, cures, tried, stopped))
+        print_json(retractions_json(story, cures, tried, stopped, record.unfinished))
     else:
         lockstep = summary.assumptions.step_time.lockstep
-        print_text(lambda width: retractions_text(story, cures, tried, width, lockstep, all, stopped))
+        said = cut_short(record)
+        print_text(lambda width: retractions_text(story, cures, tried, width, lockstep, all, stopped, said))
     return 0
 
 

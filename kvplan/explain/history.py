@@ -87,8 +87,10 @@ def known_round(source: Logged, round_index: int) -> int:
     """The round, which is one that the run has. Raises ``RunError``, one sentence, if not."""
     rounds = source.table("rounds")["round"]
     first_unknown = int(rounds[-1]) + 1 if len(rounds) else 0
+    if not first_unknown:
+        raise RunError(f"round {round_index} is given; the run has no round yet")
     if not 0 <= round_index < first_unknown:
-        raise RunError(f"round {round_index} is given; the run has rounds 0 to {max(first_unknown - 1, 0)}")
+        raise RunError(f"round {round_index} is given; the run has rounds 0 to {first_unknown - 1}")
     return round_index
 
 
@@ -129,9 +131,11 @@ def sessions_before(source: Source, rounds: Sequence[int]) -> Iterator[Session]:
 def round_at(source: Logged, seconds: float) -> int:
     """The round that was planned last at that time. Raises ``RunError`` for one past the run's end."""
     rounds = source.table("rounds")
+    if not len(rounds):
+        raise RunError(f"at {seconds:g} s is given; the run has no round yet")
     times = rounds["time_s"]
     at = int(times.search_sorted(seconds, side="right"))
-    end = float(times[-1]) + float(rounds["step_s"][-1]) if len(rounds) else 0.0
+    end = float(times[-1]) + float(rounds["step_s"][-1])
     if seconds < 0 or seconds > end:
         raise RunError(f"at {seconds:g} s is given; the run goes from 0 s to {end:g} s")
     return int(rounds["round"][max(at - 1, 0)])

@@ -23,7 +23,11 @@ from kvplan.replay.session import Session
 from kvplan.replay.store import SUMMARY, TABLES, RunError, check_output
 
 EVERY = 4_000
-"""Rounds between two states: about a second of replay."""
+"""Rounds between two states: about a second of replay, or many where requests crowd."""
+
+FIRST = 250
+"""The first state is taken after so many rounds, and the next ones at twice as many until they are ``EVERY`` apart:
+a run that is cut short early has something to tell."""
 
 STATES = "states"
 
@@ -79,7 +83,7 @@ class Recorder:
         self.every = every
         names = session.engine.workload.request_ids
         self.observer = Observer(session.engine, {name: row for row, name in enumerate(names)})
-        self._next = every
+        self._next = min(every, FIRST)
         self._kept = states.counts(session)
         self._noted = (0, 0, 0)
 
@@ -108,7 +112,7 @@ class Recorder:
         session = self.session
         engine = session.engine
         if engine.round_index >= self._next and (engine.gained_now or engine.ended_now):
-            self._next = engine.round_index + self.every
+            self._next = engine.round_index + min(self.every, max(engine.round_index, FIRST))
             self.observer.detach()
             self._write(state_path(self.directory, session.round), states.save(session))
             observer = self.observer

@@ -59,7 +59,7 @@ def write_start(start: Start, directory: Path) -> None:
 def read_start(directory: Path) -> Start:
     """Read ``start.json``. Raises ``RunError`` when there is none, or it is something else."""
     try:
-        return msgspec.json.decode((directory / START).read_bytes(), type=Start)
+        return _start((directory / START).read_bytes())
     except FileNotFoundError:
         if not directory.is_dir():
             raise RunError(
@@ -77,6 +77,17 @@ def read_start(directory: Path) -> Start:
         raise RunError(f"{directory / START} cannot be read: {error.strerror}") from None
     except msgspec.DecodeError as error:
         raise RunError(f"{directory / START} is not what a run begins with: {error}") from None
+
+
+def _start(data: bytes) -> Start:
+    """A start; one whose ``inputs`` another build has noted in another way is told without them."""
+    try:
+        return msgspec.json.decode(data, type=Start)
+    except msgspec.ValidationError:
+        facts = msgspec.json.decode(data)
+        if not isinstance(facts, dict) or facts.pop("inputs", None) is None:
+            raise
+        return msgspec.convert(facts, Start)
 
 
 def config_of(facts: Mapping[str, Any]) -> SchedulerConfig:

@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 from rich.text import Text
 
+from kvplan.explain.record import Record
 from kvplan.replay.run import RunSummary
 from kvplan.replay.store import SUMMARY
 from kvplan.reports.columns import folded
@@ -38,8 +39,16 @@ def kept_text(summary: RunSummary, unfinished: bool, where: str, width: int) -> 
     """The report at ``width`` columns."""
     report = replay_text(summary, width)
     if unfinished:
-        rounds = counted(summary.figures.rounds.total, "round")
-        said = f"{where} is unfinished: its replay was cut short, or still goes on; what is kept are {rounds}"
-        for line in folded("warning", said, width, LABEL):
+        for line in folded("warning", _unfinished(where, summary.figures.rounds.total), width, LABEL):
             report.append(line + "\n", style="yellow")
     return report
+
+
+def cut_short(record: Record) -> str | None:
+    """That a run is unfinished, in words; None: it is not."""
+    return _unfinished(str(record.directory), len(record.table("rounds"))) if record.unfinished else None
+
+
+def _unfinished(where: str, rounds: int) -> str:
+    kept = counted(rounds, "round")
+    return f"{where} is unfinished: its replay was cut short, or still goes on; what is kept are {kept}"

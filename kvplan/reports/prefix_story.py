@@ -13,13 +13,14 @@ LABEL = 8
 EVICTORS = 3
 
 
-def prefix_json(story: PrefixStory) -> str:
-    """Everything, names as in the dataclass."""
-    return msgspec.json.format(msgspec.json.encode(story), indent=2).decode() + "\n"
+def prefix_json(story: PrefixStory, unfinished: bool = False) -> str:
+    """Everything, names as in the dataclass, and whether the run is ``unfinished``."""
+    value = {**msgspec.to_builtins(story), "unfinished": unfinished}
+    return msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n"
 
 
-def prefix_text(story: PrefixStory, width: int) -> Text:
-    """The story at ``width`` columns."""
+def prefix_text(story: PrefixStory, width: int, warning: str | None = None) -> Text:
+    """The story at ``width`` columns, with a ``warning`` about the run."""
     whole = story.prompt_tokens or 1
     lines = folded(
         "",
@@ -57,6 +58,7 @@ def prefix_text(story: PrefixStory, width: int) -> Text:
         )
         lines += ["", *folded("", text, width, 0)]
     lines += ["", *_result(story, width)]
+    lines += folded("warning", warning, width, LABEL) if warning else []
     report = Text(overflow="ignore", no_wrap=True)
     for line in lines:
         report.append(line + "\n", style="bold" if line.startswith("RESULT") else "")

@@ -21,10 +21,18 @@ STOPPED = "the search for what spares it was stopped by Ctrl-C: the rest was not
 Time = Callable[[float], str]
 
 
-def retractions_json(story: Story, cures: Sequence[Cure], tried: bool, stopped: bool = False) -> str:
+def retractions_json(
+    story: Story, cures: Sequence[Cure], tried: bool, stopped: bool = False, unfinished: bool = False
+) -> str:
     """Everything, names as in the dataclasses; ``tried``: whether cures were looked for, ``stopped`` if
-    by Ctrl-C not to the end."""
-    value = {**msgspec.to_builtins(story), "cures_tried": tried, "cures_stopped": stopped, "cures": cures}
+    by Ctrl-C not to the end; ``unfinished``: the run is."""
+    value = {
+        **msgspec.to_builtins(story),
+        "unfinished": unfinished,
+        "cures_tried": tried,
+        "cures_stopped": stopped,
+        "cures": cures,
+    }
     return msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n"
 
 
@@ -36,9 +44,10 @@ def retractions_text(
     lockstep: bool = False,
     everything: bool = False,
     stopped: bool = False,
+    warning: str | None = None,
 ) -> Text:
     """The story at ``width`` columns; ``everything``: all rows of its tables; ``stopped``: Ctrl-C ended the
-    search for cures."""
+    search for cures; ``warning`` is about the run."""
     time: Time = rounds_time if lockstep else duration
     lines = []
     if not story.rows:
@@ -59,6 +68,7 @@ def retractions_text(
                 width,
                 LABEL,
             )
+    lines += folded("warning", warning, width, LABEL) if warning else []
     text = Text(overflow="ignore", no_wrap=True)
     for line in lines:
         style = {"RESULT": "bold", "try": "cyan", "storm": "yellow"}.get(line.split(" ", 1)[0], "")

@@ -119,6 +119,11 @@ def test_wrong_questions_are_one_sentence(
     assert err.count("\n") == 1
 
 
+def test_a_run_that_is_not_there_is_no_trace_without_a_deployment(capsys: Output) -> None:
+    assert kvplan("explain-round", "rnu", "--round", "3") == 2
+    assert capsys.readouterr().err.startswith("kvplan: rnu is not there; a run ")
+
+
 def test_a_directory_that_is_no_run_is_refused(tmp_path: Path, capsys: Output) -> None:
     assert kvplan("explain-round", str(tmp_path), "--round", "1") == 2
     assert "start.json" in capsys.readouterr().err

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import polars as pl
 import pytest
-from replay.small import config, trace
+from replay.small import config, row, trace
 
 from explain.runs import CROWD, UNDECLARED, crowd, hosted, kept, undeclared
 from kvplan.explain.explanation import explain_next
-from kvplan.explain.history import session_before
+from kvplan.explain.history import round_at, session_before
 from kvplan.explain.record import open_record, summary_of
 from kvplan.explain.recorder import check_record, part_path, record
-from kvplan.explain.start import config_of
+from kvplan.explain.start import config_of, read_start
 from kvplan.replay.accept import parse_accept
 from kvplan.replay.play import Ending
 from kvplan.replay.run import config_facts
@@ -101,6 +102,37 @@ def test_a_state_counts_once_what_led_to_it_is_there(tmp_path: Path) -> None:
     made = open_record(tmp_path / "run")
     assert made.states == whole[:-1]
     assert made.summary.figures.rounds.total == whole[-2]
+
+
+def test_a_run_cut_short_early_has_something_to_tell(tmp_path: Path) -> None:
+    session = begin(trace(row(0, 60, 3_000)), config(400))
+
+    def stop() -> bool:
+        if session.round >= 2_100:
+            raise Killed
+        return False
+
+    with pytest.raises(Killed):
+        record(session, tmp_path / "run", stop=stop)
+    assert open_record(tmp_path / "run").states == [0, 250, 500, 1_000, 2_000]
+
+
+def test_a_run_without_a_round_says_so(tmp_path: Path) -> None:
+    killed(undeclared(), tmp_path / "run", 5)
+    made = open_record(tmp_path / "run")
+    for ask in (lambda: session_before(made, 0), lambda: round_at(made, 0.0)):
+        with pytest.raises(RunError, match="the run has no round yet"):
+            ask()
+
+
+def test_inputs_that_another_build_noted_otherwise_are_left_out(tmp_path: Path) -> None:
+    made = kept(crowd(), tmp_path / "run")
+    start = tmp_path / "run" / "start.json"
+    start.write_text(json.dumps(json.loads(start.read_text()) | {"inputs": {"links": 7}}))
+    assert read_start(tmp_path / "run") == replace(made.start, inputs=None)
+    start.write_text(json.dumps(json.loads(start.read_text()) | {"deployment": 7}))
+    with pytest.raises(RunError, match="not what a run begins with"):
+        read_start(tmp_path / "run")
 
 
 def test_a_finished_run_keeps_its_logs_once(tmp_path: Path) -> None:
