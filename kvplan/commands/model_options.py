@@ -45,6 +45,7 @@ _FLAGS: tuple[tuple[str, type, str | None, str], ...] = (
     ("draft_layers", int, "N", "Draft layers; else the model's own when a decode step has several tokens."),
 )
 
+_PLACES = {name: known.place for known in FLAG_FIELDS for name in known.names}
 FLAG_TYPES: dict[str, type] = {name: kind for name, kind, _, _ in _FLAGS}
 
 
@@ -143,7 +144,17 @@ class ModelFlags:
         source = " ".join(f"{flag(n)} {self.given[n]}" for n in memory if n in self.given)
         if POOL in by_place:
             source = ""
-        return plan.to_deployment(flags, source), plan
+        deployment = plan.to_deployment(flags, source)
+        pool, most = deployment.usable_blocks, plan.usable_blocks
+        on_gpu = [n for n in ("gpu", "gpu_memory_gib") if n in self.given]
+        if on_gpu and pool is not None and most is not None and pool > most:
+            name = next(flag(name) for name, place in _PLACES.items() if place == POOL and name in overrides)
+            given = f"{flag(on_gpu[0])} {self.given[on_gpu[0]]}"
+            raise ValueError(
+                f"{name} makes a pool of {pool:,} LCM blocks, and {given} holds {most:,}; a smaller pool, or "
+                f"{name} alone, is needed"
+            )
+        return deployment, plan
 
 
 def in_flags(sentence: str, also: Mapping[str, str] = {}) -> str:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from kvplan.sizing.wish import Wish
 
 MOST_TP = 64
+GPU_FLAGS = {"gpu", "gpu_memory_gib"}
 POOL_FLAGS = {name for known in FLAG_FIELDS if known.place == POOL for name in known.names}
 
 
@@ -79,7 +80,7 @@ def more_gpus(
 
 def bound_by_gpu(model: ModelFlags, overrides: dict[str, object]) -> bool:
     """Whether the pool is what a GPU's memory leaves: a larger one takes more of them."""
-    return bool({"gpu", "gpu_memory_gib"} & model.given.keys()) and not POOL_FLAGS & overrides.keys()
+    return bool(GPU_FLAGS & model.given.keys()) and not POOL_FLAGS & overrides.keys()
 
 
 def replanned(
@@ -96,7 +97,10 @@ def replanned(
     try_plan = _Replan(model, overrides, plan.ranks.dp, result)
     batch, context = result.max_batch_size, result.max_context_len
     at_gpu = bound_by_gpu(model, overrides)
-    kept = {one.changes: one for one in result.alternatives if not (at_gpu and one.changes == "pool")}
+    kept = {one.changes: one for one in result.alternatives}
+    of_gpu = plan.usable_blocks if GPU_FLAGS & model.given.keys() else None
+    if of_gpu is not None and (at_gpu or result.needed_blocks > of_gpu):
+        kept.pop("pool", None)
     if at_gpu:
         requests = largest(lambda n: try_plan.holds(n, context), 1, batch - 1)
         kept.pop("max_batch_size", None)

@@ -49,6 +49,14 @@ class GpuMemory:
         for name, value in (("weights_gib", self.weights_gib), ("reserve_gib", self.reserve_gib)):
             if value is not None:
                 _require_gib(name, value, zero=True)
+        if self.weight_dtype is not None:
+            weight_dtype(self.weight_dtype)
+        if self.gpu is None and self.gpu_memory_gib is None:
+            for name in ("utilisation", "weights_gib", "weight_dtype", "reserve_gib"):
+                if getattr(self, name) is not None:
+                    raise RecipeError(
+                        f"gpu and gpu_memory_gib are absent, and {name} is about that memory; one of them is needed"
+                    )
 
     def stage_lines(
         self, number: int, layers: Sequence[Layer], groups: Sequence[LayerGroup]

@@ -110,6 +110,7 @@ def memory_json(
         "model": plan.model.name,
         "family": plan.model.family,
         "parameters": plan.model.parameters,
+        "max_position_embeddings": plan.model.max_position_embeddings,
         "tp": plan.ranks.tp,
         "pp": plan.ranks.pp,
         "dp": plan.ranks.dp,
@@ -195,7 +196,12 @@ def _costs(plan: MemoryPlan, width: int) -> list[str]:
     where = "on each GPU" if plan.ranks.tp > 1 else "on one GPU"
     if plan.ranks.pp > 1:
         where += ", all stages together"
-    return folded("", f"{'; '.join(parts)}; {where} (exact)", width, indent=2)
+    lines = folded("", f"{'; '.join(parts)}; {where} (exact)", width, indent=2)
+    own, context = plan.model.max_position_embeddings, plan.max_context_len
+    if own is not None and context is not None and context > own:
+        beyond = f"{counted(context, 'token')} are beyond the {grouped(own)} of its max_position_embeddings"
+        lines += folded("", beyond, width, indent=2)
+    return lines
 
 
 def _budget(plan: MemoryPlan, stage: StagePlan, width: int) -> list[str]:

@@ -135,6 +135,14 @@ def test_every_stage_has_a_budget_of_its_own() -> None:
         ({"gpu": "h100", "utilisation": 1.1}, "utilisation is 1.1; a share above 0"),
         ({"gpu": "h100", "weights_gib": -1.0}, "weights_gib is -1.0; a number of GiB at least 0"),
         ({"gpu": "h100", "weights_gib": 100.0}, "nothing is left for the cache: 71.7 GiB usable"),
+        ({"weight_dtype": "fp3"}, "weight_dtype is 'fp3'; one of fp32, bf16"),
+        (
+            {"utilisation": 0.5, "cache_gib": 4.0},
+            "gpu and gpu_memory_gib are absent, and utilisation is about that memory; one of them is needed",
+        ),
+        ({"weights_gib": 4.0}, "and weights_gib is about that memory"),
+        ({"weight_dtype": "fp8"}, "and weight_dtype is about that memory"),
+        ({"reserve_gib": 4.0}, "and reserve_gib is about that memory"),
         ({"gpu": "h100", "weight_dtype": "fp3"}, "weight_dtype is 'fp3'; one of fp32, bf16"),
     ],
 )

@@ -564,3 +564,24 @@ def test_a_smaller_cache_type_that_is_enough_says_so(capsys: pytest.CaptureFixtu
         "65536",
     )
     assert "try     --kv-dtype fp8   64 requests at once: it fits\n" in ran.out
+
+
+def test_a_pool_larger_than_the_gpu_is_neither_taken_nor_tried(capsys: pytest.CaptureFixture[str]) -> None:
+    line = ["--model", "qwen3-8b", "--gpu", "h100", "--max-num-seqs", "64"]
+    for command in (["size-pool", *line, "--max-context-len", "40960"], ["max-request", *line]):
+        ran = Ran(capsys, *command, "--pool-gib", "500")
+        assert ran.status == 2
+        assert ran.err.startswith(
+            "kvplan: --pool-gib makes a pool of 56,887 LCM blocks, and --gpu h100 holds "
+        )
+    sized = ["size-pool", *line, "--pool-gib", "4", "--max-context-len"]
+    assert "try     --pool-gib " not in Ran(capsys, *sized, "40960").out  # 360 GiB
+    assert "try     --pool-gib 18.15   " in Ran(capsys, *sized, "2000").out
+
+
+def test_a_context_beyond_the_models_own_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    line = ["size-pool", "--model", "qwen3-8b", "--max-num-seqs", "1", "--max-context-len"]
+    said = "  40,961 tokens are beyond the 40,960 of its max_position_embeddings\n"
+    assert said in Ran(capsys, *line, "40961").out
+    assert "max_position_embeddings" not in Ran(capsys, *line, "40960").out
+    assert Ran(capsys, *line, "9", "--format", "json").json()["memory"]["max_position_embeddings"] == 40_960
