@@ -15,7 +15,7 @@ from kvplan.commands.errors import FINDING
 from kvplan.commands.model_options import ModelFlags, model_options
 from kvplan.commands.options import Format, OutputFormat, deployment_options
 from kvplan.commands.printing import print_json, print_text
-from kvplan.commands.remedies import bound_by_gpu, more_gpus
+from kvplan.commands.remedies import bound_by_gpu, held_by_gpu, more_gpus
 
 if TYPE_CHECKING:
     from kvplan.deployment import Deployment
@@ -53,8 +53,14 @@ def max_request(
     loaded, plan = model.load(deployment, overrides)
     result = sizing.max_request(loaded, tokens, max_new_tokens)
     gpus = None
+    if plan is not None:
+        held = (
+            a
+            for a in result.alternatives
+            if a.changes != "pool" or held_by_gpu(model, overrides, plan, a.needed_blocks)
+        )
+        result = replace(result, alternatives=tuple(held))
     if plan is not None and not result.fits and bound_by_gpu(model, overrides):
-        result = replace(result, alternatives=tuple(a for a in result.alternatives if a.changes != "pool"))
 
         def fitting(wider: Deployment) -> tuple[int, int] | None:
             found = sizing.max_request(wider, tokens, max_new_tokens)

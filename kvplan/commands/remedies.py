@@ -83,6 +83,15 @@ def bound_by_gpu(model: ModelFlags, overrides: dict[str, object]) -> bool:
     return bool(GPU_FLAGS & model.given.keys()) and not POOL_FLAGS & overrides.keys()
 
 
+def held_by_gpu(
+    model: ModelFlags, overrides: dict[str, object], plan: MemoryPlan, needed_blocks: int
+) -> bool:
+    """Whether a pool of so many LCM blocks can be given: where a GPU is, it has to hold them."""
+    if bound_by_gpu(model, overrides):
+        return False
+    return not GPU_FLAGS & model.given.keys() or needed_blocks <= (plan.usable_blocks or 0)
+
+
 def replanned(
     model: ModelFlags, overrides: dict[str, object], plan: MemoryPlan, result: PoolSize
 ) -> PoolSize:
@@ -98,8 +107,7 @@ def replanned(
     batch, context = result.max_batch_size, result.max_context_len
     at_gpu = bound_by_gpu(model, overrides)
     kept = {one.changes: one for one in result.alternatives}
-    of_gpu = plan.usable_blocks if GPU_FLAGS & model.given.keys() else None
-    if of_gpu is not None and (at_gpu or result.needed_blocks > of_gpu):
+    if not held_by_gpu(model, overrides, plan, result.needed_blocks):
         kept.pop("pool", None)
     if at_gpu:
         requests = largest(lambda n: try_plan.holds(n, context), 1, batch - 1)

@@ -577,6 +577,9 @@ def test_a_pool_larger_than_the_gpu_is_neither_taken_nor_tried(capsys: pytest.Ca
     sized = ["size-pool", *line, "--pool-gib", "4", "--max-context-len"]
     assert "try     --pool-gib " not in Ran(capsys, *sized, "40960").out  # 360 GiB
     assert "try     --pool-gib 18.15   " in Ran(capsys, *sized, "2000").out
+    alone = ["max-request", *line, "--pool-gib", "4", "--tokens"]
+    assert "try     --pool-gib " not in Ran(capsys, *alone, "1000000").out  # 137 GiB
+    assert "try     --pool-gib 13.75   " in Ran(capsys, *alone, "100000").out
 
 
 def test_a_context_beyond_the_models_own_is_said(capsys: pytest.CaptureFixture[str]) -> None:
