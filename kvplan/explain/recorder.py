@@ -16,7 +16,7 @@ from kvplan.explain.inputs import inputs_of
 from kvplan.explain.observer import Observer
 from kvplan.explain.start import START, Start, code_stamp, write_start
 from kvplan.explain.tables import notes
-from kvplan.explain.trace_file import head_of, write_trace
+from kvplan.explain.trace_file import TABLE, TOKENS, head_of, write_trace
 from kvplan.replay.play import Progress
 from kvplan.replay.run import Run, config_facts
 from kvplan.replay.session import Session
@@ -33,8 +33,19 @@ STATES = "states"
 
 
 def check_record(directory: Path, *, force: bool = False) -> None:
-    """Raise ``RunError`` if a run cannot be kept in ``directory``; ``force`` replaces a run, finished or not."""
-    if force and not directory.is_symlink() and (directory / START).is_file():
+    """Raise ``RunError`` if a run cannot be kept in ``directory``; ``force`` replaces a run, finished or not.
+
+    One that holds anything else is left alone: that would be lost with it.
+    """
+    begun = (directory / START).is_file() or (
+        directory / STATES
+    ).is_dir()  # killed in its first moments: the latter
+    if force and not directory.is_symlink() and begun:
+        foreign = sorted(path.name for path in directory.iterdir() if not _ours(path.name))
+        if foreign:
+            raise RunError(
+                f"output {directory} holds {foreign[0]}, which is no part of a run; --force replaces only a run"
+            )
         return
     check_output(directory, force=force)
 
@@ -138,8 +149,19 @@ class Recorder:
 
     def _write(self, path: Path, data: bytes) -> None:
         fresh = path.with_name(f".{path.name}")
-        fresh.write_bytes(data)
-        os.replace(fresh, path)
+        try:
+            fresh.write_bytes(data)
+            os.replace(fresh, path)
+        except OSError:
+            fresh.unlink(missing_ok=True)
+            raise
+
+
+def _ours(name: str) -> bool:
+    """Whether a run's directory may hold something of this name; what begins with a dot was being written."""
+    tables = (*TABLES, "admissions", "evictions", "plans")
+    known = {START, SUMMARY, STATES, TABLE, TOKENS, *(f"{table}.parquet" for table in tables)}
+    return name in known or name.removeprefix(".") in known
 
 
 def state_path(directory: Path, round_index: int) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from collections.abc import Callable
 from dataclasses import replace
@@ -182,6 +183,44 @@ def test_force_replaces_an_unfinished_run_and_nothing_that_is_no_run(tmp_path: P
     (tmp_path / "letters" / "a.txt").write_text("dear")
     with pytest.raises(RunError, match="no run"):
         check_record(tmp_path / "letters", force=True)
+
+
+def test_force_spares_a_directory_that_holds_more_than_a_run(tmp_path: Path) -> None:
+    kept(crowd(), tmp_path / "run")
+    (tmp_path / "run" / "notes.txt").write_text("r3 waits!")
+    with pytest.raises(RunError, match=r"holds notes\.txt, which is no part of a run"):
+        record(crowd(), tmp_path / "run", force=True)
+    assert (tmp_path / "run" / "notes.txt").read_text() == "r3 waits!"
+
+
+def test_force_replaces_a_run_that_was_killed_before_it_had_begun(tmp_path: Path) -> None:
+    kept(crowd(), tmp_path / "run")
+    for name in ("start.json", "run.json"):
+        (tmp_path / "run" / name).unlink()
+    with pytest.raises(RunError, match="--force, is expected"):
+        check_record(tmp_path / "run")
+    check_record(tmp_path / "run", force=True)
+
+
+def test_a_full_disk_leaves_what_was_kept_and_nothing_half_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write, left = Path.write_bytes, [5]
+
+    def until_full(path: Path, data: bytes) -> int:
+        left[0] -= 1
+        if left[0] < 0:
+            write(path, data[: len(data) // 2])
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write(path, data)
+
+    monkeypatch.setattr(Path, "write_bytes", until_full)
+    with pytest.raises(RunError, match="cannot be written: No space left on device"):
+        record(undeclared(), tmp_path / "run", every=10)
+    assert not [path for path in (tmp_path / "run").rglob("*") if path.name.startswith(".")]
+    made = open_record(tmp_path / "run")
+    assert made.unfinished
+    assert made.summary.figures.rounds.total == made.states[-1] > 0
 
 
 @pytest.mark.parametrize("session", [crowd, hosted, speculative, stored], ids=lambda make: make.__name__)
