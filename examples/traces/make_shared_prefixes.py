@@ -67,7 +67,8 @@ def conversation(draw: random.Random, number: int) -> list[dict[str, object]]:
 def answer(draw: random.Random) -> dict[str, object]:
     """Return an output length, and for two requests in three the budget that is declared for it."""
     output = min(round(draw.lognormvariate(5.2, 0.7)) + 1, 1_024)
-    return {"output_tokens": output} | ({"max_new_tokens": 1_024} if draw.random() < 2 / 3 else {})
+    declared: dict[str, object] = {"max_new_tokens": 1_024} if draw.random() < 2 / 3 else {}
+    return {"output_tokens": output} | declared
 
 
 if __name__ == "__main__":

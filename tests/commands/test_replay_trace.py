@@ -26,8 +26,10 @@ pool_blocks = 64
 group_id = "full"
 block_granularity = 16
 """
-ROWS = [{"arrival_s": 0.1 * i, "prompt_tokens": 40, "output_tokens": 5} for i in range(4)]
-LIVELOCK = [
+ROWS: list[dict[str, object]] = [
+    {"arrival_s": 0.1 * i, "prompt_tokens": 40, "output_tokens": 5} for i in range(4)
+]
+LIVELOCK: list[dict[str, object]] = [
     {"arrival_s": 0.01, "prompt_tokens": 9, "output_tokens": 40},
     {"arrival_s": 0.34, "prompt_tokens": 22, "output_tokens": 26},
 ]

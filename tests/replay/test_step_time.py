@@ -26,7 +26,7 @@ def test_seconds_keep_every_digit_of_a_nanosecond() -> None:
 )
 def test_a_time_that_is_no_time_is_refused_by_name(field: str, value: float) -> None:
     with pytest.raises(ValueError, match=field):
-        StepTime(**{field: value})
+        StepTime(**{field: value})  # type: ignore[arg-type]
 
 
 def test_a_step_that_takes_no_time_is_refused() -> None:

@@ -6,7 +6,6 @@ import msgspec
 import polars as pl
 import pytest
 
-from kvplan.replay import store
 from kvplan.replay.replay import replay
 from kvplan.replay.run import Run
 from kvplan.replay.store import RunError, check_output, read_summary, read_table, write_run
@@ -96,7 +95,7 @@ def test_a_failure_half_way_keeps_the_run_that_is_replaced(
     def broken(value: object) -> bytes:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(store.msgspec.json, "encode", broken)
+    monkeypatch.setattr("msgspec.json.encode", broken)
     with pytest.raises(KeyboardInterrupt):
         write_run(run, tmp_path / "run", force=True)
     assert names(tmp_path) == {"run"}

@@ -67,10 +67,10 @@ REFUSED = [(i, case) for i, case in enumerate(CASES) if "error" in case]
 
 def config_of(case: dict[str, Any]) -> SchedulerConfig:
     fields = dict(case["config"])
-    groups = [
-        CacheGroupConfig(**{k: GROUP_ENUMS[k][v] if k in GROUP_ENUMS else v for k, v in group.items()})
-        for group in fields.pop("cache_groups")
-    ]
+    groups = []
+    for group in fields.pop("cache_groups"):
+        settings: dict[str, Any] = {k: GROUP_ENUMS[k][v] if k in GROUP_ENUMS else v for k, v in group.items()}
+        groups.append(CacheGroupConfig(**settings))
     role = SchedulerConfig.Role[fields.pop("role")]
     return SchedulerConfig(**fields, role=role, cache_groups=groups)
 

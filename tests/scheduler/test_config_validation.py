@@ -19,12 +19,13 @@ from kvplan.scheduler import (
 )
 
 Role = SchedulerConfig.Role
-SLIDING = {"retention": CacheRetention.SlidingWindow, "sliding_window_tokens": 128}
-STATE = {"family": CacheGroupFamily.State}
+SLIDING: dict[str, Any] = {"retention": CacheRetention.SlidingWindow, "sliding_window_tokens": 128}
+STATE: dict[str, Any] = {"family": CacheGroupFamily.State}
 
 
 def group(**fields: Any) -> CacheGroupConfig:
-    return CacheGroupConfig(**({"group_id": "kv", "block_granularity": 64, "total_pages": 9} | fields))
+    settings: dict[str, Any] = {"group_id": "kv", "block_granularity": 64, "total_pages": 9} | fields
+    return CacheGroupConfig(**settings)
 
 
 def config(*groups: CacheGroupConfig, **fields: Any) -> SchedulerConfig:
@@ -220,4 +221,4 @@ def test_l3_needs_a_host_cache(fields: dict[str, Any]) -> None:
 
 def test_a_misspelt_field_is_refused() -> None:
     with pytest.raises(AttributeError, match="max_batchsize"):
-        config().max_batchsize = 3  # type: ignore[attr-defined]
+        config().max_batchsize = 3

@@ -23,7 +23,7 @@ def runs(role: str, tier: str) -> Iterator[Observed]:
 
 
 def kind_of(group: Any) -> str:
-    return group.kind.name.lower()
+    return str(group.kind.name).lower()
 
 
 def policy(round_: Round) -> list[Any]:

@@ -1,5 +1,7 @@
 """The host tier: what is stored when and how, where it goes, how it comes back (engine.md §11)."""
 
+from typing import Any
+
 import pytest
 from support.engine import Engine, has, hits, load_back, page_table, tokens, write_back
 from support.groups import config, full, replay, sliding, state
@@ -113,7 +115,7 @@ def test_a_pinned_store_holds_its_device_pages_until_the_ack() -> None:
     assert engine.scheduler.can_clear_cache()
 
 
-def evicted_but_stored(**fields: object) -> Engine:
+def evicted_but_stored(**fields: Any) -> Engine:
     """``a`` (9 tokens, two pages) is on the host; the device has lost it."""
     engine = Engine(config(host=8, pages=8, **fields))
     engine.run("a", tokens(9, shared=9))

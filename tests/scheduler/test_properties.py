@@ -69,11 +69,11 @@ def test_no_page_has_two_owners_that_may_write_it(scenario: Scenario) -> None:
     run = Run(scenario)
     for plan in run.rounds():
         cached = [set(pages.values()) for pages in run.scheduler._cache.index.pages]
-        for group, owners in enumerate(page_owners(run.scheduler)):
+        for at, owners in enumerate(page_owners(run.scheduler)):
             shared = {page for page, ids in owners.items() if len(ids) > 1}
-            assert shared <= cached[group]
+            assert shared <= cached[at]
         for batch in plan.forward:
-            fresh = {group: set(pages) for group, pages in plan.pages_to_zero.items()}
+            fresh = {name: set(pages) for name, pages in plan.pages_to_zero.items()}
             for group in run.config.cache_groups:
                 rows = [page for row in batch.block_tables[group.group_id] for page in row if page > 0]
                 counts = Counter(rows)

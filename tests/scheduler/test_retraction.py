@@ -22,7 +22,7 @@ def retracted(engine: Engine) -> list[tuple[str, str, str | None, bool]]:
     ]
 
 
-def two_decodes(pages: int, mixed: bool = True, **fields: object) -> Engine:
+def two_decodes(pages: int, mixed: bool = True, **fields: Any) -> Engine:
     """a and b decode, 7 tokens and a decode slot each: two pages each, both full after the next step."""
     engine = Engine(config(pages=pages, enable_mixed_prefill_decode=mixed, **fields))
     for rid in "ab":

@@ -99,7 +99,8 @@ class Engine:
 
 def hash_of(rid: str) -> int:
     """A small number of a request's own."""
-    return sum(ord(letter) * 31**at for at, letter in enumerate(rid)) % 1_000
+    number: int = sum(ord(letter) * 31**at for at, letter in enumerate(rid))
+    return number % 1_000
 
 
 def inputs(plan: ExecutionPlan) -> dict[str, int]:

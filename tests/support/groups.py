@@ -39,7 +39,8 @@ def sliding(window: int, granularity: int = 4, packing: int = 1, **fields: Any) 
 
 def replay(window: int, granularity: int = 4, **fields: Any) -> CacheGroupConfig:
     """A replayable group."""
-    return sliding(window, granularity, **{"group_id": "replay", "replayable": True} | fields)
+    settings: dict[str, Any] = {"group_id": "replay", "replayable": True} | fields
+    return sliding(window, granularity, **settings)
 
 
 def state(granularity: int = 4, packing: int = 1, **fields: Any) -> CacheGroupConfig:
