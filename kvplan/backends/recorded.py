@@ -7,6 +7,7 @@ gzip or not; so a run that went wrong can be handed on and checked.
 from __future__ import annotations
 
 import gzip
+import zlib
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -22,13 +23,15 @@ from kvplan.scheduler import (
 )
 
 VOCABULARY = 50_000
-MAX_TOKENS = 2**24  # of all prompts and outputs together, which are made before the first round
+MAX_TOKENS = 2**24  # of all prompts and outputs together, which are made before the first round; of pages too
 
 _ENUMS: dict[str, Any] = {
     "retention": CacheRetention,
     "family": CacheGroupFamily,
     "transfer_policy": CacheTransferPolicy,
 }
+
+_COUNTED = ("max_batch_size", "num_device_pages", "num_host_pages")  # of which each takes memory
 
 Segments = list[tuple[int, int, int]]
 
@@ -91,6 +94,9 @@ class Scenario(msgspec.Struct, frozen=True):
         for name, value in self.config.items():
             if name not in known:
                 raise ValueError(f"config.{name} is given; a scheduler has no such field")
+            most = MAX_TOKENS if name in _COUNTED else 2**31 - 1
+            if isinstance(value, int) and value > most:
+                raise ValueError(f"config.{name} is {value}; at most {most:,} is played")
             if name == "role":
                 config.role = _named(SchedulerConfig.Role, value, "config.role")
             elif name == "cache_groups":
@@ -113,7 +119,7 @@ def read_scenario(path: Path) -> Scenario:
         data = path.read_bytes()
         if data[:2] == b"\x1f\x8b":
             data = gzip.decompress(data)
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, zlib.error) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else "not a whole gzip file"
         raise ValueError(f"--scenario {path}: {reason}; a recorded scenario (JSON) is expected") from None
     try:
@@ -126,9 +132,11 @@ def read_scenario(path: Path) -> Scenario:
     if wrong is not None:
         raise ValueError(f"--scenario {path}: {wrong}")
     try:
-        scenario.scheduler_config()
+        wrong = _does_not_go_with(scenario, scenario.scheduler_config())
     except (ValueError, TypeError) as error:
         raise ValueError(f"--scenario {path}: {error}") from None
+    if wrong is not None:
+        raise ValueError(f"--scenario {path}: {wrong}")
     return scenario
 
 
@@ -156,22 +164,44 @@ def _wrong(scenario: Scenario) -> str | None:
     for request in scenario.requests:
         if request.output < 1:
             return f"request {request.id!r} has an output of {request.output} tokens; 1 at least is needed"
+        if request.submit < 0:
+            return f"request {request.id!r} comes in round {request.submit}; 0 or later is needed"
         total += request.output + sum(length for _, _, length in request.prompt)
+    total += sum(length for prompt in scenario.storage for _, _, length in prompt)
     segments = [one for request in scenario.requests for one in request.prompt]
     segments += [one for prompt in scenario.storage for one in prompt]
     for segment in segments:
         if min(segment) < 0:
             return f"a prompt has the segment {list(segment)}; seed, start and length of 0 or more are needed"
     if total > MAX_TOKENS:
-        return f"its requests have {total:,} tokens; at most {MAX_TOKENS:,} are played"
+        return f"its requests and storage have {total:,} tokens; at most {MAX_TOKENS:,} are played"
     if not scenario.accept or min(scenario.accept) < 1:
         return f"accept is {scenario.accept}; lengths of 1 or more are needed"
+    if scenario.max_rounds < 1:
+        return f"max_rounds is {scenario.max_rounds}; 1 or more is needed"
+    stranger = next((abort.id for abort in scenario.aborts if abort.id not in names), None)
+    if stranger is not None:
+        return f"aborts names the request {stranger!r}, which is not there"
     for name in Timing.__struct_fields__:
         if getattr(scenario.timing, name) < 0:
             return f"timing.{name} is {getattr(scenario.timing, name)}; 0 rounds or more are needed"
     for clear in scenario.clears:
         if clear.what not in ("clear_l1_cache", "clear_cache"):
             return f"clears names {clear.what!r}; clear_l1_cache or clear_cache is needed"
+    return None
+
+
+def _does_not_go_with(scenario: Scenario, config: SchedulerConfig) -> str | None:
+    """What of a scenario its configuration rules out, in words; ``None`` if nothing."""
+    width, depth = config.decode_input_tokens, config.overlap_schedule_depth
+    if width < 1:
+        return f"config.decode_input_tokens is {width}; a step of 1 token or more is needed"
+    if max(scenario.accept) > width:
+        return f"accept is {scenario.accept}; config.decode_input_tokens allows lengths of up to {width}"
+    if scenario.timing.result > depth:
+        return (
+            f"timing.result is {scenario.timing.result}; config.overlap_schedule_depth allows {depth} at most"
+        )
     return None
 
 
@@ -199,4 +229,5 @@ def _named(kind: Any, name: object, where: str) -> Any:
 
 
 def _lowered(text: str) -> str:
-    return text[:1].lower() + text[1:].rstrip(".")
+    kept = text[:2].isupper()  # JSON
+    return (text if kept else text[:1].lower() + text[1:]).rstrip(".")

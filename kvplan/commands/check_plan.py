@@ -156,6 +156,8 @@ def check_plan(
         "--max-rounds": max_rounds,
     }
     reading: dict[str, object] = {"--trace-format": trace_format}
+    if on_gpu:
+        _unused(f"--device {device}", {"--copy-delay": copy_delay})
     if max_blocks:
         _unused(chosen[0], reading | of_workload | playing)
     elif scenario is not None:
