@@ -127,7 +127,7 @@ def size_pool(
         gpus = more_gpus(model, overrides, plan.ranks.tp, fitting, max_context_len)
     played = _played(loaded, result, output_tokens) if prove else None
     model.write(loaded)
-    more = {} if played is None else {"proof": msgspec.to_builtins(played)}
+    more = {} if played is None else {"proof": {**msgspec.to_builtins(played), "holds": played.holds}}
     if format is OutputFormat.json:
         print_json(
             json_report(result, **more)

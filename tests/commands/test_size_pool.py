@@ -264,6 +264,7 @@ def test_prove_plays_the_given_pool_or_the_smallest_that_is_enough(
     proof = json.loads(capsys.readouterr().out)["proof"]
     assert (proof["usable_blocks"], proof["output_tokens"], proof["finished"]) == (150, 10, 16)
     assert proof["dead_end"] is None
+    assert proof["holds"] is True
 
 
 def test_a_proof_that_fails_is_a_finding(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -281,6 +282,8 @@ def test_a_proof_that_fails_is_a_finding(tmp_path: Path, capsys: pytest.CaptureF
     out = " ".join(capsys.readouterr().out.split())
     assert "0 of 5 finish, the others never do" in out
     assert "stall in round" in out
+    size_pool(*given, "--format", "json")
+    assert json.loads(capsys.readouterr().out)["proof"]["holds"] is False
     assert size_pool(*given, "--max-scheduled-tokens", "21") == 0
 
 
