@@ -46,10 +46,10 @@ def read_config(model: str | Path) -> ConfigFile:
     try:
         path = Path(model)
         if path.is_dir():
-            return _read(path / "config.json", path.resolve().name, path)
+            return _read(path / "config.json", _folder_name(path), path)
         if path.exists():
             beside = path.parent if path.name == "config.json" else None
-            name = path.parent.resolve().name if path.name == "config.json" else path.stem
+            name = _folder_name(path.parent) if path.name == "config.json" else path.stem
             return _read(path, name, beside)
     except ValueError as error:  # a path with a null byte; our own errors are of this kind too
         if isinstance(error, RecipeError):
@@ -69,6 +69,14 @@ def read_config(model: str | Path) -> ConfigFile:
     raise RecipeError(
         f"model {str(model)!r} does not exist; {NEEDED} is needed ({hint}bundled_models lists all)"
     )
+
+
+def _folder_name(folder: Path) -> str:
+    """The folder's name; of a snapshot in the hub's cache, whose own is a hash, that of the model."""
+    absolute = folder.absolute()
+    if absolute.parent.name == "snapshots" and absolute.parent.parent.name.startswith("models--"):
+        return absolute.parent.parent.name.removeprefix("models--").replace("--", "/")
+    return folder.resolve().name
 
 
 def _read(path: Path, name: str, folder: Path | None) -> ConfigFile:

@@ -250,3 +250,12 @@ def test_no_model_is_not_the_folder_one_is_in(tmp_path: Path, monkeypatch: pytes
     monkeypatch.chdir(tmp_path)
     assert refusal("").startswith("model is ''; a config.json, the folder it is in, or a bundled name")
     assert read_model(".").family == "qwen3"
+
+
+def test_a_snapshot_in_the_hubs_cache_has_the_models_name(tmp_path: Path) -> None:
+    snapshot = tmp_path / "models--Qwen--Qwen3-8B" / "snapshots" / "b968826d9c46dd6066d109eabc6255188de91218"
+    snapshot.mkdir(parents=True)
+    (tmp_path / "blob").write_text(json.dumps(bundled("qwen3-8b")))
+    (snapshot / "config.json").symlink_to(tmp_path / "blob")
+    assert read_model(snapshot).name == "Qwen/Qwen3-8B"
+    assert read_model(snapshot / "config.json").name == "Qwen/Qwen3-8B"
