@@ -9,7 +9,7 @@ from typing import Any
 
 from kvplan.backends.errors import BackendError
 
-EXTRA = "pip install 'kvplan-toolkit[torch]'"
+EXTRA = "pip install 'kvplan-toolkit[torch]' (or '.[torch]' in its checkout)"
 
 
 def load_torch() -> Any:
