@@ -238,3 +238,26 @@ def test_memory_that_the_machine_has_not_is_refused_before_it_is_touched(
     error = capsys.readouterr().err
     assert "bytes cannot be had on cpu: " in error
     assert "are available; a smaller pool, or a larger --scale-down, is needed" in error
+
+
+def test_a_gpu_s_copies_take_their_own_time(
+    small: tuple[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("kvplan.backends.torch_module.device_named", lambda name: torch.device("cuda:0"))
+    assert run("check-plan", small[1], "-d", small[0], "--device", "cuda:0", "--copy-delay", "2") == 2
+    assert capsys.readouterr().err == (
+        "kvplan: --copy-delay 2 is given; with --device cuda:0 it has nothing to say\n"
+    )
+
+
+def test_acks_are_told_of_where_there_is_a_host_tier(
+    small: tuple[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    for more, acks in (
+        ((), "at once, right after the copies"),
+        (("--copy-delay", "3"), "when the device has"),
+    ):
+        assert run("check-plan", small[1], "-d", small[0], "--host-blocks", "100", *more) == 0
+        assert f"\nAcks        {acks}" in capsys.readouterr().out
+    assert run("check-plan", small[1], "-d", small[0]) == 0
+    assert "Acks" not in capsys.readouterr().out
