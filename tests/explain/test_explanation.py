@@ -24,6 +24,9 @@ from kvplan.replay.session import Session, begin
 from kvplan.replay.store import RunError
 from kvplan.reports.explain_round import rounds_json, rounds_text
 from kvplan.scheduler.journal import Attempt
+from kvplan.scheduler.request import Request
+from kvplan.scheduler.rounds.build import PlanBuild
+from kvplan.scheduler.rounds.retraction import Retraction
 
 
 def rounds(session: Session, most: int = 400) -> Iterator[RoundExplanation]:
@@ -107,6 +110,41 @@ def test_retraction_is_told_with_the_victims_in_their_order() -> None:
         if prefills:
             assert step.victim == max(prefills, key=lambda one: one.tokens).request_id
     assert any(step.outcome.startswith("none: a prefill made progress") for step in steps)
+
+
+def after_a_victim(session: Session) -> list[str]:
+    """What the steps of the first round with a victim came to."""
+    for told in rounds(session):
+        steps = [step.outcome for phase in told.phases for step in phase.retraction]
+        if any(outcome == "retracted" or outcome.startswith("waits: a PD") for outcome in steps):
+            return steps
+    raise AssertionError("no victim")
+
+
+@pytest.mark.parametrize(
+    ("left", "outcome"), [("budget", "stopped: the budget is spent"), ("room", "stopped: the batch is full")]
+)
+def test_a_full_round_ends_a_retraction_only_while_it_is_full(
+    left: str, outcome: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A retraction leaves a round fuller than it found it in no replay that is known: here it does."""
+    assert outcome not in after_a_victim(undeclared())
+    retract = Retraction.retract
+
+    def and_fills(self: Retraction, build: PlanBuild, victim: Request, grant: Request) -> None:
+        retract(self, build, victim, grant)
+        setattr(build, left, 0)
+
+    monkeypatch.setattr(Retraction, "retract", and_fills)
+    assert after_a_victim(undeclared())[-1] == outcome
+
+
+def test_a_transfer_keeps_a_victim_only_while_it_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Victims of today's roles have none in flight: what holds their pages is given here."""
+    waits = "waits: a PD transfer holds the victim's pages"
+    assert waits not in after_a_victim(undeclared())
+    monkeypatch.setattr(Retraction, "transfer_pinned", lambda self, request: True)
+    assert after_a_victim(undeclared()) == [waits]
 
 
 @pytest.mark.parametrize(
