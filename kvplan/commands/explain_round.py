@@ -56,7 +56,10 @@ def explain_round(
     at: Annotated[
         str | None,
         typer.Option(
-            "--at", metavar="TIME", help="The round planned last at this time (12.5s).", show_default=False
+            "--at",
+            metavar="TIME",
+            help="The round planned last at this time (12.5s, 10m30s).",
+            show_default=False,
         ),
     ] = None,
     worker: Annotated[
@@ -90,13 +93,13 @@ def explain_round(
         rounds_of,
         sessions_before,
     )
-    from kvplan.replay.step_time import parse_seconds
+    from kvplan.replay.step_time import parse_moment
     from kvplan.replay.worker_inputs import WorkerInputs
     from kvplan.reports.explain_round import refused_json, refused_text, rounds_json, rounds_text
 
     if round is not None and at is not None:
         raise ValueError("--round and --at are given; one of them is expected")
-    seconds = None if at is None else parse_seconds(at, "--at")
+    seconds = None if at is None else parse_moment(at, "--at")
     made = _made(run, replayed)
     if isinstance(made, WorkerInputs):
         from kvplan.commands.explain_worker import explain_worker

@@ -8,6 +8,9 @@ from decimal import Decimal
 NS = 1_000_000_000
 UNITS = {"ns": "1e-9", "us": "1e-6", "µs": "1e-6", "ms": "1e-3", "s": "1", "": "1"}
 TIME = re.compile(r"((?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([a-zµ]*)", re.ASCII)
+MOMENT = re.compile(
+    r"(?:(\d+)\s*d)?\s*(?:(\d+)\s*h)?\s*(?:(\d+)\s*m(?!s))?\s*(?:(\d+(?:\.\d+)?)\s*s)?", re.ASCII
+)
 
 # Assumptions, not measurements: the order of magnitude of an 8 B dense model in bf16 on one datacentre GPU
 # (about 28,000 prefill tokens a second, 10 ms to read the weights). Every figure can be given instead.
@@ -31,6 +34,18 @@ def parse_seconds(text: str, name: str) -> float:
     if match is None or match[2] not in UNITS:
         raise ValueError(f"{name} {text!r} is given; seconds (0.01) or a time with a unit (10ms) is expected")
     return float(Decimal(match[1]) * Decimal(UNITS[match[2]]))
+
+
+def parse_moment(text: str, name: str) -> float:
+    """Return the seconds that `text` says, as `parse_seconds`, or as reports print them (10 m 30 s, 1 h 02 m).
+
+    Raises ValueError, naming what was given as `name`.
+    """
+    match = MOMENT.fullmatch(text.strip())
+    if match is None or not any(match.groups()):
+        return parse_seconds(text, name)
+    parts = zip(match.groups(), (86_400, 3_600, 60, 1), strict=True)
+    return float(sum(Decimal(count) * unit for count, unit in parts if count))
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,7 +55,10 @@ def cure_lines(
     is one through prefill and decode workers."""
     if not cures and not stopped:
         more = ", more workers" if workers else ""
-        tried = f"no pool up to 4 times as large{more}, smaller batch or declared budget ends it"
+        tried = (
+            f"of the pools up to 4 times as large{more}, smaller batches and declared budgets that were tried, none "
+            "ends it"
+        )
         return folded("", tried, width, 0)
     lines = [
         line

@@ -64,7 +64,8 @@ def retractions_text(
         elif tried and not cures:
             lines += folded(
                 "",
-                "no pool up to 4 times as large, smaller batch or declared budget was found that halves them",
+                "of the pools up to 4 times as large, smaller batches and declared budgets that were tried, none "
+                "halves them",
                 width,
                 LABEL,
             )

@@ -99,7 +99,7 @@ def test_without_a_question_a_dead_end_is_explained_and_what_spares_it(
         (["--round", "100000"], "the run has rounds 0 to"),
         (["--round", "-1"], "the run has rounds 0 to"),
         (["--at", "soon"], "--at 'soon'"),
-        (["--at", "99h"], "--at '99h'"),
+        (["--at", "99x"], "--at '99x'"),
         (["--at", "3600s"], "the run goes from 0 s to"),
         (["--round", "1", "--at", "1s"], "--round and --at"),
         (["--request", "nobody"], "'nobody' is not in the trace"),

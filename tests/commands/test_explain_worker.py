@@ -190,7 +190,7 @@ def test_a_dead_end_is_named_and_what_ends_it_comes_last(tmp_path: Path, capsys:
     said = " ".join(out.split())
     assert said.startswith("worker prefill 0; the replay ends in a stall, this is its last round here")
     assert "try --pool-blocks 22 no dead end" in said
-    assert "no pool up to 4 times as large, more workers, smaller batch" in " ".join(
+    assert "of the pools up to 4 times as large, more workers, smaller batches" in " ".join(
         cure_lines([], 80, duration, workers=True)
     )
 

@@ -1,6 +1,6 @@
 import pytest
 
-from kvplan.replay.step_time import StepTime, nanoseconds, parse_seconds, unit_rounds
+from kvplan.replay.step_time import StepTime, nanoseconds, parse_moment, parse_seconds, unit_rounds
 
 
 def test_a_step_is_the_sum_of_its_parts() -> None:
@@ -49,6 +49,29 @@ def test_a_step_that_takes_no_time_is_refused() -> None:
 )
 def test_times_are_read_with_and_without_a_unit(text: str, seconds: float) -> None:
     assert parse_seconds(text, "--step-fixed") == seconds
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("10 m 30 s", 630),
+        ("10m30s", 630),
+        ("1 h 02 m", 3_720),
+        ("2 d 03 h", 183_600),
+        ("12.5s", 12.5),
+        ("1 m 0.5 s", 60.5),
+        ("12.5", 12.5),
+        ("10ms", 0.01),
+    ],
+)
+def test_moments_are_read_as_they_are_printed(text: str, seconds: float) -> None:
+    assert parse_moment(text, "--at") == seconds
+
+
+@pytest.mark.parametrize("text", ["", "30 s 10 m", "-1 m", "5 min"])
+def test_what_is_no_moment_is_named(text: str) -> None:
+    with pytest.raises(ValueError, match="--at"):
+        parse_moment(text, "--at")
 
 
 @pytest.mark.parametrize("text", ["", "ten", "10 min", "-1ms", "1.2.3", "nan"])
