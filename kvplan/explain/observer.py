@@ -69,7 +69,7 @@ class Observer:
     gone: dict[tuple[int, int], int] = field(default_factory=dict)
     """The newest eviction from the device of a key, by (group, first 8 bytes of the key)."""
     plans: array[int] = field(default_factory=lambda: array("I"))
-    """A number for each round's plan: who is in it, in which order, with how many tokens."""
+    """A number for each round's plan: who is in it, in which order, with which tokens."""
     _for: int = -1
     _mark: int = 0
     """Evictions that came before those for the request that is served."""
@@ -95,7 +95,8 @@ class Observer:
             number = crc32("\0".join(batch.request_ids).encode(), number)
             prefills = batch.num_extends()
             if prefills:
-                number = crc32(repr(batch.input_lengths[:prefills]).encode(), number)
+                chunks = batch.extend_prefix_lens[:prefills], batch.input_lengths[:prefills]
+                number = crc32(repr(chunks).encode(), number)
         self.plans.append(number)
 
     def serves(self, request: Request | None) -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from replay.small import config, row, trace
+
 from explain.runs import crowd, kept, undeclared
 from kvplan.explain.comparison import Comparison, compare
 from kvplan.explain.record import Record
-from kvplan.replay.session import Session
+from kvplan.replay.session import Session, begin
 from kvplan.reports.comparison import comparison_text
 
 
@@ -76,3 +78,19 @@ def test_runs_that_cannot_be_gone_back_to_part_without_a_reason(tmp_path: Path) 
     assert "another build" in (found.parting.untold or "")
     assert "it is not told why: " in text(found)
     assert "plans part in round" in text(found)
+
+
+def test_chunks_of_one_length_behind_different_hits_are_different_plans(tmp_path: Path) -> None:
+    rows = [
+        row(0, 300, 2, prefix=[{"id": "s", "tokens": 64}]),
+        row(1, 300, 2, prefix=[{"id": "s", "tokens": 64}]),
+    ]
+    made, other = config(64), config(64)
+    other.disable_prefix_cache = True
+    found = compare(
+        run(begin(trace(*rows), made), tmp_path, "a"), run(begin(trace(*rows), other), tmp_path, "b")
+    )
+    assert found.parting is not None
+    [difference] = found.parting.differences
+    cuts = [turn.attempt and turn.attempt.cut for turn in (difference.first, difference.second)]
+    assert [(cut.first, cut.tokens) for cut in cuts if cut] == [(64, 64), (0, 64)]
