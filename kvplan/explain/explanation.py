@@ -43,7 +43,8 @@ class Wait:
     """A request that the round leaves out. Either it was tried (``attempt``), or held back (``reason``).
 
     ``never``: it is not even submitted, since no empty pool could serve it. ``lost``: the pages that ended its
-    prefix hit. ``remedies`` are None where nothing was tried. ``entered_round``: when it got in later.
+    prefix hit, not looked up where nothing was tried. ``remedies`` are None there. ``entered_round``: when it got in
+    later.
     """
 
     request_id: str
@@ -197,7 +198,7 @@ def _waits(
                 attempt=attempt,
                 reason=reason,
                 by=by,
-                lost=lost.of(attempt, seen.before) if attempt is not None else [],
+                lost=lost.of(attempt, seen.before) if attempt is not None and tried else [],
                 remedies=trials.remedies(name, short) if tried else None,
                 entered_round=entered(name, seen.figures.round) if entered is not None and tried else None,
             )
