@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 
 from kvplan.scheduler import CapacityModel, ExecutionPlan, Scheduler, SchedulerConfig
 from kvplan.scheduler.cache.coordinator import PageKeys
-from kvplan.scheduler.journal import Attempt, Journal
 from kvplan.scheduler.request import Request
 from kvplan.scheduler.snapshot import load, save
 
@@ -37,8 +36,7 @@ class Remedies:
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """What a plan came to: the requests in it, and the tokens of their prompts that it leaves for later (noted
-    where the budget was changed)."""
+    """What a plan came to: the requests in it, and the tokens of their prompts that it leaves for later."""
 
     inside: frozenset[str]
     left: int
@@ -76,14 +74,8 @@ class Trials:
             if keys is not None and not request.tables:
                 request.keys = keys
         change(trial, value)
-        if change is Scheduler.set_budget:  # the one that asks what is left
-            trial.journal = Journal()
         inside = frozenset(scheduled(trial.next_execution_plan()))
-        left = 0
-        if trial.journal is not None and trial.journal.round is not None:
-            for entry in trial.journal.round.entries:
-                if isinstance(entry, Attempt) and entry.request_id in inside and entry.cut is not None:
-                    left += entry.cut.rest - entry.cut.tokens
+        left = sum(max(one.prefill_size - one.end, 0) for one in trial.requests() if one.id in inside)
         tried = Tried(inside, left)
         if shared:
             self._known[change.__name__, value] = tried
