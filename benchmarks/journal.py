@@ -8,9 +8,9 @@ journal, the tests for one, the arguments that carry it, and the rules that a cu
 play ``benchmarks/replay.py`` in turn, each in a process of its own, pinned to one core; CPU time is compared,
 pair by pair and at its least. ``--check`` ends with status 1 if the journal costs more than 2 %.
 
-Measured with the defaults on the conversation's first 1,500 requests, on two cores of an AMD EPYC that others used
-too, CPython 3.11.7: the median of 25 pairs was +0.31 % and, with the listener's hooks, +0.42 %; single pairs there
-lie between -10 % and +13 %, and the least times of all gave +0.15 % and +3.2 %. Repeat it on a quiet machine.
+Measured with the defaults on the conversation's first 1,500 requests, on a quiet AMD EPYC of two cores, CPython
+3.11.7: the median of 25 pairs was +1.21 %, the least times of all gave -0.45 %; single pairs there lie between
+-2 % and +5 %. While others used the machine the same gave +0.42 % and +3.2 %, single pairs -10 % to +13 %.
 """
 
 from __future__ import annotations
