@@ -2,6 +2,7 @@
 
 import random
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -38,7 +39,7 @@ def state(page: int, packing: int, name: str = "state") -> CacheGroupConfig:
     return CacheGroupConfig(name, page, 1, family=CacheGroupFamily.State, cache_blocks_per_lcm_block=packing)
 
 
-def settings(*groups: CacheGroupConfig, **fields: object) -> SchedulerConfig:
+def settings(*groups: CacheGroupConfig, **fields: Any) -> SchedulerConfig:
     config = replace(SchedulerConfig(), **fields)
     config.cache_groups = list(groups)
     return config
@@ -225,7 +226,7 @@ def test_mixed_rounds_without_budget_for_a_decode_step_may_wait_for_ever() -> No
     "changes",
     [{"enable_mixed_prefill_decode": False}, {"max_batch_size": 1}, {"max_scheduled_tokens": 17}],
 )
-def test_there_is_no_caution_where_decodes_get_their_turn(changes: dict[str, object]) -> None:
+def test_there_is_no_caution_where_decodes_get_their_turn(changes: dict[str, Any]) -> None:
     assert size_pool(deployment(replace(STARVED, **changes), 19), 120).cautions == ()
 
 

@@ -22,7 +22,7 @@ def main() -> None:
     rows = [single(draw, number) for number in range(SINGLE)]
     for number in range(CONVERSATIONS):
         rows += conversation(draw, number)
-    rows.sort(key=lambda row: row["arrival_s"])
+    rows.sort(key=lambda row: float(str(row["arrival_s"])))
     for row in rows:
         print(json.dumps(row))
 

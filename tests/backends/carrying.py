@@ -2,11 +2,10 @@
 
 from typing import Any
 
-from support.drive import Run
-from support.scenario import Scenario, prompt_tokens, sampled_token
-
 from kvplan.backends.backend import Backend
 from kvplan.backends.carried import CarriedScheduler
+from tests.support.drive import Run
+from tests.support.scenario import Scenario, prompt_tokens, sampled_token
 
 
 class Script:

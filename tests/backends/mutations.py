@@ -4,14 +4,13 @@ from collections.abc import Callable, Iterator
 from random import Random
 from typing import Any
 
-from support.scenario import Scenario
-
-from backends.carrying import CarriedRun
-from backends.small import play
 from kvplan.backends.errors import Violation
 from kvplan.scheduler import Cache, ExecutionPlan
 from kvplan.scheduler.config import CacheGroupConfig, GroupKind
 from kvplan.scheduler.plan import Batch
+from tests.backends.carrying import CarriedRun
+from tests.backends.small import play
+from tests.support.scenario import Scenario
 
 Mutation = Callable[[ExecutionPlan, CarriedRun, Random], bool]
 
@@ -127,7 +126,7 @@ def drop_a_page_of_the_window(plan: ExecutionPlan, run: CarriedRun, rng: Random)
         for at in range(batch.num_extends(), len(batch.request_ids)):
             for group in _of(run, GroupKind.SLIDING):
                 begin = run.backend.roll.history(batch.request_ids[at]).length - 1
-                low = max(begin - group.sliding_window_tokens + 1, 0) // group.block_granularity
+                low = max(begin - (group.sliding_window_tokens or 0) + 1, 0) // group.block_granularity
                 if low < begin // group.block_granularity:
                     batch.block_tables[group.group_id][at][low] = 0
                     return True

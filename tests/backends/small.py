@@ -3,10 +3,9 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from support.scenario import Scenario
-
-from backends.carrying import CarriedRun
 from kvplan.scheduler import ExecutionPlan
+from tests.backends.carrying import CarriedRun
+from tests.support.scenario import Scenario
 
 Mutation = Callable[[ExecutionPlan, CarriedRun], None]
 
@@ -61,7 +60,7 @@ def play(one: Scenario, mutate: Mutation | None = None, **options: Any) -> Carri
             mutate(plan, run)
         carry_out(plan, scheduler)
 
-    run.backend.carry_out = mutated  # type: ignore[method-assign]
+    run.backend.carry_out = mutated  # type: ignore[method-assign, assignment]
     for _ in run.rounds():
         pass
     return run

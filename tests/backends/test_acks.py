@@ -20,7 +20,7 @@ from kvplan.scheduler import (
 
 pytest.importorskip("torch", reason="carrying plans out needs the extra kvplan-toolkit[torch]")
 
-from backends.fake_cuda import FakeCuda, as_torch
+from tests.backends.fake_cuda import FakeCuda, as_torch
 
 Role = SchedulerConfig.Role
 

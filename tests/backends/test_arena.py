@@ -2,15 +2,15 @@
 
 import numpy as np
 import pytest
-from support.scenario import load_recording
 
-from backends.carrying import CarriedRun
 from kvplan.backends.allocator import allocator_report, find_max_blocks, largest
 from kvplan.backends.arena import Arena
 from kvplan.backends.errors import BackendError
 from kvplan.backends.layout import Field, GroupSpec, Layout
 from kvplan.backends.signatures import POISON
 from kvplan.backends.torch_module import device_named, devices
+from tests.backends.carrying import CarriedRun
+from tests.support.scenario import load_recording
 
 torch = pytest.importorskip("torch", reason="an arena needs the extra kvplan-toolkit[torch]")
 
@@ -72,7 +72,7 @@ def test_the_devices_there_are_are_named_where_one_is_not() -> None:
 
 def test_the_largest_number_that_fits_is_found() -> None:
     for limit in (0, 1, 13, 100):
-        assert largest(lambda blocks, limit=limit: blocks <= limit, 100) == limit
+        assert largest(limit.__ge__, 100) == limit
 
 
 def test_a_cpu_s_blocks_are_counted_in_what_the_machine_has_free() -> None:

@@ -4,10 +4,7 @@ import gc
 from pathlib import Path
 
 import pytest
-from support.scenario import load_recording, recording_names
 
-from backends.carrying import CarriedRun
-from backends.small import request, scenario
 from kvplan.backends.allocator import allocator_report, find_max_blocks
 from kvplan.backends.backend import Backend
 from kvplan.backends.bandwidth import measure_device
@@ -16,6 +13,9 @@ from kvplan.backends.device_file import load_costs
 from kvplan.backends.layout import Field, GroupSpec
 from kvplan.backends.memory import Memory
 from kvplan.scheduler import SchedulerConfig
+from tests.backends.carrying import CarriedRun
+from tests.backends.small import request, scenario
+from tests.support.scenario import load_recording, recording_names
 
 torch = pytest.importorskip("torch", reason="carrying plans out needs the extra kvplan-toolkit[torch]")
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device is there")

@@ -1,11 +1,12 @@
 """What the GPU's tests do, done on a CPU with small sizes, so that they are known to run where there is a GPU."""
 
 import pytest
-from support.scenario import load_recording
+
+from tests.support.scenario import load_recording
 
 pytest.importorskip("torch", reason="carrying plans out needs the extra kvplan-toolkit[torch]")
 
-from backends.test_gpu import NAMES, GpuRun, soak
+from tests.backends.test_gpu import NAMES, GpuRun, soak
 
 
 class HereRun(GpuRun):

@@ -5,10 +5,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from support.scenario import Scenario
-from support.scenarios import ROLES, TIERS, scenario_of
 
-from backends.small import request, scenario
 from kvplan.backends.backend import Backend
 from kvplan.backends.carried import CarriedScheduler
 from kvplan.backends.errors import Violation
@@ -17,10 +14,13 @@ from kvplan.backends.recorded import Scenario as Recorded
 from kvplan.backends.recorded_run import RecordedRun, RecordedScript
 from kvplan.backends.streams import CudaStream
 from kvplan.backends.transfers import Transfers
+from tests.backends.small import request, scenario
+from tests.support.scenario import Scenario
+from tests.support.scenarios import ROLES, TIERS, scenario_of
 
 pytest.importorskip("torch", reason="carrying plans out needs the extra kvplan-toolkit[torch]")
 
-from backends.fake_cuda import FakeCuda, as_torch
+from tests.backends.fake_cuda import FakeCuda, as_torch
 
 
 def late(
@@ -89,11 +89,11 @@ def test_a_fence_that_nobody_waits_at_is_caught_for_most_seeds(monkeypatch: pyte
         except Violation as error:
             caught.append(error)
     assert len(caught) > 10
-    for error in caught:
-        assert error.group == "full"
-        assert error.request_id in ("r0", "r1")
-        assert error.page > 0
-        assert "and it holds " in error.what or " finds " in error.what or "before store" in error.what
+    for found in caught:
+        assert found.group == "full"
+        assert found.request_id in ("r0", "r1")
+        assert found.page > 0
+        assert "and it holds " in found.what or " finds " in found.what or "before store" in found.what
 
 
 def test_a_fence_that_nobody_waits_at_is_caught_in_random_scenarios(monkeypatch: pytest.MonkeyPatch) -> None:

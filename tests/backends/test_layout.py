@@ -1,10 +1,10 @@
 """Where pages and rows lie: planes inside pages, pages inside LCM blocks."""
 
 import numpy as np
-from support.groups import config, full, state
 
 from kvplan.backends.layout import Field, GroupSpec, Layout, group_specs
 from kvplan.backends.memory import Memory
+from tests.support.groups import config, full, state
 
 KEYS_AND_VALUES = GroupSpec("full", rows=4, packing=3, fields=(Field("k", 16), Field("v", 8)))
 STATE = GroupSpec("state", rows=1, packing=1, fields=(Field("state", 320),))

@@ -2,14 +2,14 @@
 
 import numpy as np
 import pytest
-from support.groups import config, full
 
-from backends.small import request, scenario
 from kvplan.backends.arena import Arena
 from kvplan.backends.layout import Field, GroupSpec, Layout
 from kvplan.backends.memory import Memory
 from kvplan.backends.signatures import POISON
 from kvplan.recipes import MemoryPlan, plan_memory
+from tests.backends.small import request, scenario
+from tests.support.groups import config, full
 
 torch = pytest.importorskip("torch", reason="an arena needs the extra kvplan-toolkit[torch]")
 
@@ -174,9 +174,9 @@ def test_a_stage_whose_planes_make_other_blocks_lies_block_by_block() -> None:
 
 def test_a_scenario_runs_in_real_planes() -> None:
     """The groups of a small scenario with the fields of two models' layers: padding stays as it was."""
-    from backends.carrying import CarriedRun
     from kvplan.backends.backend import Backend
     from kvplan.backends.carried import CarriedScheduler
+    from tests.backends.carrying import CarriedRun
 
     fields = (Field("latent", 576), Field("scale", 4), Field("index", 13))
     groups = [

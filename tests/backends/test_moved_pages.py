@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 
-from backends.small import Mutation, play, request, scenario
 from kvplan.backends.arena import Arena
 from kvplan.backends.errors import Violation
-from kvplan.backends.transfers import Pair, Transfers
+from kvplan.backends.pairs import Pair
+from kvplan.backends.transfers import Transfers
 from kvplan.scheduler import Cache, ExecutionPlan
+from tests.backends.small import Mutation, play, request, scenario
 
 pytest.importorskip("torch", reason="carrying plans out needs the extra kvplan-toolkit[torch]")
 

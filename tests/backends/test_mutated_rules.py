@@ -5,16 +5,17 @@ from random import Random
 from typing import Any
 
 import pytest
-from support.scenarios import ROLES, TIERS, scenario_of
+
+from tests.support.scenarios import ROLES, TIERS, scenario_of
 
 pytest.importorskip("torch", reason="carrying plans out needs the extra kvplan-toolkit[torch]")
 
-from backends.carrying import CarriedRun
-from backends.small import group, play, request, scenario
-from backends.test_late_copies import short_landing
-from backends.test_violations import EarlyAcks, ShortWindow, Uncomputed
 from kvplan.backends.errors import Violation
 from kvplan.scheduler import ExecutionPlan
+from tests.backends.carrying import CarriedRun
+from tests.backends.small import group, play, request, scenario
+from tests.backends.test_late_copies import short_landing
+from tests.backends.test_violations import EarlyAcks, ShortWindow, Uncomputed
 
 
 def caught(run: type[CarriedRun], role: str, tier: str, seeds: int = 40) -> list[Violation]:

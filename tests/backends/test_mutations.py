@@ -6,13 +6,20 @@ Where one is not, nothing has come to harm: the request was given up before it r
 from random import Random
 
 import pytest
-from support.scenarios import ROLES, TIERS, scenario_of
+
+from tests.support.scenarios import ROLES, TIERS, scenario_of
 
 pytest.importorskip("torch", reason="carrying plans out needs the extra kvplan-toolkit[torch]")
 
-from backends.mutations import MUTATIONS, Mutation, mutated, store_of_another_page, store_to_another_page
-from backends.test_violations import BACK
 from kvplan.backends.errors import Violation
+from tests.backends.mutations import (
+    MUTATIONS,
+    Mutation,
+    mutated,
+    store_of_another_page,
+    store_to_another_page,
+)
+from tests.backends.test_violations import BACK
 
 SEEDS = 12
 ROLES_OF = {

@@ -3,11 +3,11 @@
 from random import Random
 
 import pytest
-from support.scenario import Scenario
-from support.scenarios import ROLES, TIERS, scenario_of
 
-from backends.carrying import carry_out
 from kvplan.backends.errors import Violation
+from tests.backends.carrying import carry_out
+from tests.support.scenario import Scenario
+from tests.support.scenarios import ROLES, TIERS, scenario_of
 
 pytest.importorskip("torch", reason="carrying plans out needs the extra kvplan-toolkit[torch]")
 

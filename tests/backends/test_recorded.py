@@ -5,14 +5,14 @@ import json
 from pathlib import Path
 
 import pytest
-from support.scenario import RECORDINGS, load_recording, recording_names
 
-from backends.carrying import carry_out
-from backends.small import request, scenario
 from kvplan.backends.check import check_scenario
 from kvplan.backends.recorded import read_scenario
 from kvplan.cli import app
 from kvplan.commands import errors
+from tests.backends.carrying import carry_out
+from tests.backends.small import request, scenario
+from tests.support.scenario import RECORDINGS, load_recording, recording_names
 
 pytest.importorskip("torch", reason="carrying plans out needs the extra kvplan-toolkit[torch]")
 

@@ -1,9 +1,9 @@
 """The engine's own runs are safe: every plan of every recording is carried out, and every read finds its own."""
 
 import pytest
-from support.scenario import load_recording, recording_names
 
-from backends.carrying import carry_out
+from tests.backends.carrying import carry_out
+from tests.support.scenario import load_recording, recording_names
 
 pytest.importorskip("torch", reason="carrying plans out needs the extra kvplan-toolkit[torch]")
 

@@ -3,8 +3,8 @@ replayable group too, which has no part in hits."""
 
 import pytest
 
-from backends.small import group, play, request, scenario
 from kvplan.backends.errors import Violation
+from tests.backends.small import group, play, request, scenario
 
 pytest.importorskip("torch", reason="carrying plans out needs the extra kvplan-toolkit[torch]")
 

@@ -1,9 +1,9 @@
 """A row's signature is its token prefix and its group, and nothing else."""
 
 import numpy as np
-from support.hashing import prefix_digests as digests_by_the_letter
 
 from kvplan.backends.signatures import FRESH, POISON, History, prefix_digests
+from tests.support.hashing import prefix_digests as digests_by_the_letter
 
 
 def test_requests_with_one_prefix_have_one_signature_for_it() -> None:

@@ -7,8 +7,6 @@ from typing import Any
 
 import pytest
 
-from backends.small import play, request, scenario
-from backends.test_violations import loads
 from kvplan.backends.backend import Backend
 from kvplan.backends.errors import Violation
 from kvplan.backends.foretold import Foretold
@@ -17,6 +15,8 @@ from kvplan.cli import app
 from kvplan.commands import errors
 from kvplan.replay.storage import Storage as ReplayStorage
 from kvplan.scheduler import ExecutionPlan
+from tests.backends.small import play, request, scenario
+from tests.backends.test_violations import loads
 
 torch = pytest.importorskip("torch", reason="carrying plans out needs the extra kvplan-toolkit[torch]")
 

@@ -4,12 +4,12 @@ from random import Random
 from typing import Any
 
 import pytest
-from support.scenario import load_recording, recording_names
 
-from backends.carrying import CarriedRun
 from kvplan.backends.errors import Violation
 from kvplan.scheduler import ExecutionPlan
 from kvplan.scheduler.config import GroupKind
+from tests.backends.carrying import CarriedRun
+from tests.support.scenario import load_recording, recording_names
 
 pytest.importorskip("torch", reason="carrying plans out needs the extra kvplan-toolkit[torch]")
 
@@ -56,7 +56,7 @@ def test_a_swap_is_noticed_in_its_round(name: str) -> None:
         swap(plan, run)
         carry_out(plan, scheduler)
 
-    run.backend.carry_out = swapped  # type: ignore[method-assign]
+    run.backend.carry_out = swapped  # type: ignore[method-assign, assignment]
     caught: Violation | None = None
     try:
         for _ in run.rounds():

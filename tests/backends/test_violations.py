@@ -5,13 +5,13 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from support.scenario import Scenario
 
-from backends.carrying import CarriedRun
-from backends.small import Mutation, group, play, request, scenario
 from kvplan.backends.carried import CarriedScheduler
 from kvplan.backends.errors import Violation
 from kvplan.scheduler import Cache, ExecutionEvent, ExecutionPlan, Scheduler
+from tests.backends.carrying import CarriedRun
+from tests.backends.small import Mutation, group, play, request, scenario
+from tests.support.scenario import Scenario
 
 pytest.importorskip("torch", reason="carrying plans out needs the extra kvplan-toolkit[torch]")
 

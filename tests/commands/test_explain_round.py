@@ -6,7 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
-from asked import LIVELOCK, LIVELOCK_DEPLOYMENT, files, kept, kvplan
+
+from tests.commands.asked import LIVELOCK, LIVELOCK_DEPLOYMENT, files, kept, kvplan
 
 Output = pytest.CaptureFixture[str]
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import polars as pl
 import pytest
-from asked import files, kvplan
 
 from kvplan.explain.workers import PlayedWorker, worker_named
 from kvplan.replay.accept import parse_accept
@@ -17,6 +16,7 @@ from kvplan.reports.dead_end import cure_lines
 from kvplan.reports.replay_units import duration
 from kvplan.scheduler.what_if import with_blocks
 from kvplan.traces import read_trace
+from tests.commands.asked import files, kvplan
 from tests.replay.small import config
 
 Output = pytest.CaptureFixture[str]

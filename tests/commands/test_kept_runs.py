@@ -12,7 +12,8 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from asked import files, kept, kvplan
+
+from tests.commands.asked import files, kept, kvplan
 
 Output = pytest.CaptureFixture[str]
 

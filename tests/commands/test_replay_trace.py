@@ -199,7 +199,7 @@ def test_requests_that_never_fit_are_no_failure(tmp_path: Path, capsys: pytest.C
 
 
 def test_warnings_of_the_trace_are_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    rows = [*ROWS, {"arrival_s": 9, "prompt_tokens": 4, "output_tokens": 0}]
+    rows: list[dict[str, object]] = [*ROWS, {"arrival_s": 9, "prompt_tokens": 4, "output_tokens": 0}]
     trace, deployment = write_trace(tmp_path, rows), write_deployment(tmp_path, DEPLOYMENT)
     assert run(trace, "-d", deployment) == 0
     assert "warning     1 row with 0 output tokens left out" in capsys.readouterr().out

@@ -8,7 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from asked import LIVELOCK, LIVELOCK_DEPLOYMENT, ROWS, files
+
+from tests.commands.asked import LIVELOCK, LIVELOCK_DEPLOYMENT, ROWS, files
 
 HOSTED = """
 prefix_granularity = 16

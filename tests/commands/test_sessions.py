@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from asked import DEPLOYMENT, files, kvplan
+
+from tests.commands.asked import DEPLOYMENT, files, kvplan
 
 Output = pytest.CaptureFixture[str]
 HOSTED = DEPLOYMENT.replace("[[", "host_blocks = 24\n[[") + "bytes_per_page = 4096\n"

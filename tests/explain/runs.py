@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from replay.small import config, row, trace
-from support.groups import full, sliding, state
-
 from kvplan.explain.record import Record, open_record
 from kvplan.explain.recorder import record
 from kvplan.replay.session import Session, begin
+from tests.replay.small import config, row, trace
+from tests.support.groups import full, sliding, state
 
 CROWD = [
     row(

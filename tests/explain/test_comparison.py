@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from replay.small import config, row, trace
-
-from explain.runs import crowd, kept, undeclared
 from kvplan.explain.comparison import Comparison, compare
 from kvplan.explain.record import Record
 from kvplan.replay.session import Session, begin
 from kvplan.reports.comparison import comparison_text
+from tests.explain.runs import crowd, kept, undeclared
+from tests.replay.small import config, row, trace
 
 
 def run(session: Session, tmp_path: Path, name: str) -> Record:

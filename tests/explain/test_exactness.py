@@ -12,13 +12,13 @@ from functools import cache
 from random import Random
 
 import pytest
-from support.drive import Run
-from support.scenarios import ROLES, TIERS, scenario_of
 
 from kvplan.explain.remedies import Trials, scheduled
 from kvplan.scheduler import Scheduler
 from kvplan.scheduler.journal import Attempt, Held, Journal, RoundJournal
 from kvplan.scheduler.what_if import copy_of, with_batch, with_blocks, with_budget, with_max_new_tokens
+from tests.support.drive import Run
+from tests.support.scenarios import ROLES, TIERS, scenario_of
 
 SEEDS = 12
 CASES = [(role, tier) for role in ROLES for tier in TIERS]

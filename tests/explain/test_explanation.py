@@ -6,9 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from replay.small import config, row, trace
 
-from explain.runs import crowd, hosted, kept, sessions, undeclared
 from kvplan.explain.explanation import RoundExplanation, explain_next
 from kvplan.explain.history import (
     entries,
@@ -27,6 +25,8 @@ from kvplan.scheduler.journal import Attempt
 from kvplan.scheduler.request import Request
 from kvplan.scheduler.rounds.build import PlanBuild
 from kvplan.scheduler.rounds.retraction import Retraction
+from tests.explain.runs import crowd, hosted, kept, sessions, undeclared
+from tests.replay.small import config, row, trace
 
 
 def rounds(session: Session, most: int = 400) -> Iterator[RoundExplanation]:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from support.groups import config, full
-
 from kvplan.explain.misses import BEHIND_GAP, EVICTED, NEVER_SEEN, MissedPages, missed_pages, short_key
 from kvplan.scheduler.cache.coordinator import Coordinator, MatchSteps, PageKeys
+from tests.support.groups import config, full
 
 KEYS = [bytes([number]) * 32 for number in range(4)]
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from replay.small import config, row, trace
-from support.groups import full, sliding, state
 
-from explain.runs import kept, sessions
 from kvplan.explain.prefix_story import PrefixStory, prefix_story
 from kvplan.replay.session import begin
 from kvplan.reports.prefix_story import prefix_text
 from kvplan.scheduler import CacheGroupConfig
+from tests.explain.runs import kept, sessions
+from tests.replay.small import config, row, trace
+from tests.support.groups import full, sliding, state
 
 SHARED = [{"id": "s", "tokens": 64}]
 

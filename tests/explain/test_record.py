@@ -10,9 +10,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from replay.small import config, row, trace
 
-from explain.runs import CROWD, UNDECLARED, crowd, hosted, kept, undeclared
 from kvplan.explain.explanation import explain_next
 from kvplan.explain.history import round_at, session_before
 from kvplan.explain.record import open_record, summary_of
@@ -25,6 +23,8 @@ from kvplan.replay.session import Session, begin
 from kvplan.replay.storage import Storage
 from kvplan.replay.store import RunError
 from kvplan.replay.transfers import Link, TransferTimes
+from tests.explain.runs import CROWD, UNDECLARED, crowd, hosted, kept, undeclared
+from tests.replay.small import config, row, trace
 
 
 class Killed(BaseException):

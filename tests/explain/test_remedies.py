@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import pytest
-from replay.small import config, row, trace
 
-from explain.runs import crowd, sessions
 from kvplan.explain.explanation import explain_next
 from kvplan.explain.remedies import Trials, scheduled
 from kvplan.explain.witness import witness
 from kvplan.replay.session import Session, begin
 from kvplan.scheduler import ExecutionPlan, Scheduler
 from kvplan.scheduler.what_if import with_batch, with_blocks, with_budget, with_max_new_tokens
+from tests.explain.runs import crowd, sessions
+from tests.replay.small import config, row, trace
 
 STEP = 9
 """Every so many rounds of a replay are looked at."""

@@ -6,14 +6,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from replay.small import config, row, trace
 
-from explain.runs import crowd, hosted, kept, undeclared
 from kvplan.explain.cures import Cures, pool_of
 from kvplan.explain.record import Record
 from kvplan.explain.retractions import cycles, story_of
 from kvplan.replay.session import begin
 from kvplan.reports.retractions import retractions_text
+from tests.explain.runs import crowd, hosted, kept, undeclared
+from tests.replay.small import config, row, trace
 
 
 @pytest.fixture(scope="module")

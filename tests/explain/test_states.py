@@ -5,11 +5,12 @@ from __future__ import annotations
 import pickle
 
 import pytest
+import zstandard
 
-from explain.runs import hosted, sessions
 from kvplan.explain import states
 from kvplan.replay.session import Session
 from kvplan.scheduler.reading import StateError
+from tests.explain.runs import hosted, sessions
 
 
 def again(session: Session) -> Session:
@@ -52,7 +53,7 @@ def test_a_state_leaves_out_prompts_and_logs() -> None:
 
 def test_a_state_that_names_anything_foreign_is_refused() -> None:
     with pytest.raises(StateError, match=r"print, which no state"):
-        states.expanded(states.zstandard.compress(pickle.dumps(print)))
+        states.expanded(zstandard.compress(pickle.dumps(print)))
 
 
 def test_what_is_no_state_is_refused() -> None:

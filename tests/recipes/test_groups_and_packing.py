@@ -34,7 +34,7 @@ def test_layers_alike_share_a_group_and_others_do_not() -> None:
 
 
 def test_state_layers_split_into_as_many_groups_as_pair_with_attention_slot_by_slot() -> None:
-    layers = [state(), state(), state(), attention()] * 2
+    layers: list[Mixer] = [state(), state(), state(), attention()] * 2
     assert grouped(planned(*layers)) == {
         "full_attention": (3, 7),
         "linear_0": (0, 4),
@@ -192,7 +192,7 @@ def test_a_layers_part_of_a_page_is_aligned() -> None:
 
 
 def test_padding_above_the_limit_is_refused() -> None:
-    layers = [attention(1, 64), state(heads=3, key=64, value=64)]
+    layers: list[Mixer] = [attention(1, 64), state(heads=3, key=64, value=64)]
     with pytest.raises(RecipeError, match="above padding_limit"):
         planned(*layers, padding_limit=0.0001)
 

@@ -1,7 +1,5 @@
 """Scenarios of the engine's recordings, played by the replay's own loop."""
 
-from support.scenario import TIMING, Scenario, config_of, prompt_tokens, sampled_token
-
 from kvplan.replay.accept import AcceptLengths
 from kvplan.replay.arrivals import Arrivals
 from kvplan.replay.engine import Engine
@@ -9,6 +7,7 @@ from kvplan.replay.step_time import NS, unit_rounds
 from kvplan.replay.transfers import Link, TransferTimes
 from kvplan.replay.workload import UNBOUNDED, Workload
 from kvplan.scheduler import Scheduler
+from tests.support.scenario import TIMING, Scenario, config_of, prompt_tokens, sampled_token
 
 
 def workload_of(scenario: Scenario) -> Workload:

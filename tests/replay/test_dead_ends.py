@@ -3,7 +3,6 @@
 from collections import Counter
 
 import pytest
-from support.scenario import load_recording, recording_names
 
 from kvplan.replay.arrivals import Arrivals
 from kvplan.replay.dead_end import DeadEnd
@@ -12,8 +11,9 @@ from kvplan.replay.play import Ending, play
 from kvplan.replay.replay import replay
 from kvplan.replay.step_time import StepTime
 from kvplan.replay.thrashing import thrashing
-from replay.scenario import engine_of, on_device_only, playable
-from replay.small import config, row, trace
+from tests.replay.scenario import engine_of, on_device_only, playable
+from tests.replay.small import config, row, trace
+from tests.support.scenario import load_recording, recording_names
 
 # What the engine got stuck in, by recording: (how, last round that did anything, requests left)
 STALLS = {

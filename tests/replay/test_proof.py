@@ -1,6 +1,7 @@
 """A batch that a pool was sized for, played."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -69,7 +70,7 @@ def test_declared_budgets_of_a_speculative_step_hold() -> None:
     ],
 )
 def test_what_cannot_be_played_is_refused(
-    changes: dict[str, object], context: int, output: int, said: str
+    changes: dict[str, Any], context: int, output: int, said: str
 ) -> None:
     with pytest.raises(ValueError, match=said):
         prove(replace(config(), **changes), context, output)

@@ -3,11 +3,11 @@
 from typing import Any
 
 import pytest
-from support.scenario import load_recording, recording_names
 
 from kvplan.replay.play import Ending, play
 from kvplan.scheduler import ExecutionPlan
-from replay.scenario import engine_of, on_device_only, playable
+from tests.replay.scenario import engine_of, on_device_only, playable
+from tests.support.scenario import load_recording, recording_names
 
 Forward = tuple[list[str], list[int], list[int], list[int]]
 

@@ -13,7 +13,7 @@ from kvplan.replay.run import Run
 from kvplan.replay.step_time import StepTime, unit_rounds
 from kvplan.scheduler import CacheGroupConfig, CacheGroupFamily, SchedulerConfig
 from kvplan.traces import Trace
-from replay.small import config, row, trace
+from tests.replay.small import config, row, trace
 
 # 10 ms a step, 1 ms a prefill token, 2 ms a decode: figures that can be added up by hand
 STEP = StepTime(0.010, 0.001, 0.002)

@@ -22,7 +22,7 @@ from kvplan.reports.replay_units import (
     tokens,
 )
 from kvplan.scheduler import SchedulerConfig
-from replay.small import config, row, trace
+from tests.replay.small import config, row, trace
 
 STEP = StepTime(0.010, 0.001, 0.002)
 

@@ -9,7 +9,7 @@ from kvplan.replay.run import Run
 from kvplan.replay.storage import Storage
 from kvplan.reports.replay import replay_text
 from kvplan.scheduler import SchedulerConfig
-from replay.small import config, row, trace
+from tests.replay.small import config, row, trace
 
 
 def with_storage() -> SchedulerConfig:

@@ -9,7 +9,7 @@ import pytest
 from kvplan.replay.replay import replay
 from kvplan.replay.run import Run
 from kvplan.replay.store import RunError, check_output, read_summary, read_table, write_run
-from replay.small import config, row, trace
+from tests.replay.small import config, row, trace
 
 
 @pytest.fixture(scope="module")

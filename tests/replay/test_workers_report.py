@@ -10,7 +10,7 @@ from kvplan.reports.disaggregated import WorkersSummary, figures, workers_text
 from kvplan.reports.replay_units import sparkline
 from kvplan.scheduler import SchedulerConfig
 from kvplan.traces import Trace
-from replay.small import config, row, trace
+from tests.replay.small import config, row, trace
 
 
 def played(requests: Trace, deployment: SchedulerConfig, **more: object) -> Disaggregated:

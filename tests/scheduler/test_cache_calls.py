@@ -1,11 +1,11 @@
 """Clearing, waiting hashes, pool counters and cache events, as an engine asks for them (api.md)."""
 
 import pytest
-from support.engine import Engine, has, hits, tokens
-from support.groups import config, full, sliding
-from support.hashing import block_hashes
 
 from kvplan.scheduler import Cache, KVEvent, Scheduler
+from tests.support.engine import Engine, has, hits, tokens
+from tests.support.groups import config, full, sliding
+from tests.support.hashing import block_hashes
 
 
 def cached() -> Engine:

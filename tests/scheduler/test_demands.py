@@ -1,7 +1,6 @@
 """What each kind of group asks for, and what it holds beyond the chunk (engine.md §5, §8)."""
 
 import pytest
-from support.groups import cache_group, config, full, replay, sliding, state
 
 from kvplan.scheduler import CacheGroupConfig
 from kvplan.scheduler.cache.groups import cache_groups
@@ -14,6 +13,7 @@ from kvplan.scheduler.demands import (
     local_chunk,
     remote_landing,
 )
+from tests.support.groups import cache_group, config, full, replay, sliding, state
 
 FULL, SLIDING, STATE, REPLAY = full(2), sliding(6, 2), state(4), replay(8, 2)
 

@@ -9,8 +9,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from support.observe import Observed, Round, batch_rows, digests_by_pages, observed
-from support.scenarios import ROLES, TIERS
+
+from tests.support.observe import Observed, Round, batch_rows, digests_by_pages, observed
+from tests.support.scenarios import ROLES, TIERS
 
 PLACES = [(role, tier) for role in ROLES for tier in TIERS]
 each_place = pytest.mark.parametrize(("role", "tier"), PLACES)

@@ -1,9 +1,8 @@
 """Prefill and decode workers (engine.md §8, §9, §10; design note §3.1, §3.2). Pages of 4 tokens, one a block."""
 
-from support.engine import Engine, hits, inputs, page_table, table, tokens
-from support.groups import config, full, replay, sliding, state
-
 from kvplan.scheduler import PD, ExecutionPlan, ForwardEvent
+from tests.support.engine import Engine, hits, inputs, page_table, table, tokens
+from tests.support.groups import config, full, replay, sliding, state
 
 
 def worker(role: str, *groups: object, **fields: object) -> Engine:

@@ -3,10 +3,10 @@
 from typing import Any
 
 import pytest
-from support.engine import Engine, inputs
-from support.groups import config
 
 from kvplan.scheduler import PD, Cache, ForwardEvent
+from tests.support.engine import Engine, inputs
+from tests.support.groups import config
 
 STATES = (
     "Bootstrapping",

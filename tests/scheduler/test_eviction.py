@@ -3,11 +3,11 @@
 from copy import deepcopy
 
 import pytest
-from support.peek import device_index
 
 from kvplan.scheduler.cache.admission import blocks_short, plan_victims
 from kvplan.scheduler.cache.blocks import BlockPool
 from kvplan.scheduler.cache.prefix import NO_SLOT, BoundaryKind
+from tests.support.peek import device_index
 
 CLOSED, WINDOW = 0, 1
 CHUNK, ENDPOINT, PROMOTED = BoundaryKind.CHUNK, BoundaryKind.ENDPOINT, BoundaryKind.PROMOTED

@@ -3,10 +3,10 @@
 from typing import Any
 
 import pytest
-from support.engine import Engine, has, hits, load_back, page_table, tokens, write_back
-from support.groups import config, full, replay, sliding, state
 
 from kvplan.scheduler import Cache, ExecutionPlan, ForwardEvent
+from tests.support.engine import Engine, has, hits, load_back, page_table, tokens, write_back
+from tests.support.groups import config, full, replay, sliding, state
 
 
 def stored(plan: ExecutionPlan) -> list[tuple[int, int, int]]:

@@ -6,11 +6,11 @@ from random import Random
 from typing import Any
 
 import pytest
-from support.drive import Run
-from support.peek import device_pages, page_owners, page_references
-from support.scenarios import ROLES, TIERS, scenario_of
 
 from kvplan.scheduler.journal import Attempt, Held, Journal, RoundJournal
+from tests.support.drive import Run
+from tests.support.peek import device_pages, page_owners, page_references
+from tests.support.scenarios import ROLES, TIERS, scenario_of
 
 HAVE_A_TURN = {
     "Fused": {"Submitted", "Retracted", "Prefilling", "PrefillDone", "Decoding"},

@@ -1,11 +1,11 @@
 """How long a prefix hit is, by group and in common (engine.md §6)."""
 
 import pytest
-from support.groups import config, full, sliding, state
 
 from kvplan.scheduler import CacheGroupConfig
 from kvplan.scheduler.cache.groups import cache_groups
 from kvplan.scheduler.cache.matching import common_boundary, match_closed, match_window
+from tests.support.groups import config, full, sliding, state
 
 KEYS = [bytes([at]) for at in range(12)]
 

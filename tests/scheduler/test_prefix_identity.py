@@ -4,15 +4,15 @@ import struct
 from hashlib import sha256
 
 import pytest
-from support.groups import config, full
-from support.hashing import block_hashes, prefix_digests
-from support.peek import device_index
 
 from kvplan.scheduler import Scheduler
 from kvplan.scheduler.cache.blocks import BlockPool
 from kvplan.scheduler.cache.prefix import BoundaryKind, page_keys, split_key
 from kvplan.scheduler.cache.tiers import KnownKeys
 from kvplan.scheduler.kv_events import block_hash
+from tests.support.groups import config, full
+from tests.support.hashing import block_hashes, prefix_digests
+from tests.support.peek import device_index
 
 TOKENS = [7, 1, 2**31 - 1, 50_000, 3, 3, 3, 3, 9]
 

@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
-from support.drive import Run
-from support.observe import servable
-from support.peek import StateData, page_owners, page_references, parents, slots, state_of
-from support.record import plan_record
-from support.scenario import Scenario, load_recording
-from support.scenarios import ROLES, TIERS, scenario_of, scenarios
 
 from kvplan.scheduler import KVEvent
 from kvplan.scheduler.rounds.admissions import Admissions
 from kvplan.scheduler.rounds.build import Outcome
+from tests.support.drive import Run
+from tests.support.observe import servable
+from tests.support.peek import StateData, page_owners, page_references, parents, slots, state_of
+from tests.support.record import plan_record
+from tests.support.scenario import Scenario, load_recording
+from tests.support.scenarios import ROLES, TIERS, scenario_of, scenarios
 
 EXAMPLES = settings(
     max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck), database=None

@@ -9,14 +9,14 @@ from random import Random
 from typing import Any
 
 import pytest
-from support.engine import Engine, has, tokens
-from support.groups import config, full, sliding, state
-from support.observe import Observer, Round
-from support.scenarios import scenario_of
 
 from kvplan.scheduler import Cache
 from kvplan.scheduler.chunks import ChunkRules, Rule, cut_chunk
 from kvplan.scheduler.journal import Attempt, Held, Journal, RetractionStep
+from tests.support.engine import Engine, has, tokens
+from tests.support.groups import config, full, sliding, state
+from tests.support.observe import Observer, Round
+from tests.support.scenarios import scenario_of
 
 
 def engine(*groups: Any, **fields: Any) -> Engine:
@@ -392,7 +392,7 @@ def test_who_is_held_back_is_held_by_what_was_there(role: str, tier: str) -> Non
                 assert looked.states[entry.by or ""] == "Prefilling"
                 assert {looked.states[name] for name in entry.request_ids} == {"Retracted"}
             elif entry.reason.startswith("one readmission a round"):
-                assert {looked.states[name] for name in [*entry.request_ids, entry.by]} == {"Retracted"}
+                assert {looked.states[name] for name in [*entry.request_ids, entry.by or ""]} == {"Retracted"}
             elif entry.reason == "an incomplete prefill holds the line":
                 assert by[-1].outcome == "incomplete"
             elif entry.reason == "one remote admission a round":

@@ -3,11 +3,11 @@
 from typing import Any
 
 import pytest
-from support.drive import Run
-from support.scenario import load_recording, recording_names
 
 from kvplan.scheduler import ExecutionPlan
 from kvplan.scheduler.journal import Attempt, Journal
+from tests.support.drive import Run
+from tests.support.scenario import load_recording, recording_names
 
 NAMES = recording_names()
 

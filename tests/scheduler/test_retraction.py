@@ -7,12 +7,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from support.engine import Engine, has, hits, inputs, load_back, page_table, tokens, write_back
-from support.groups import config, full, sliding
 
 from kvplan.scheduler import Cache, ExecutionPlan, ForwardEvent
 from kvplan.scheduler.rounds.phases import next_readmission
 from kvplan.scheduler.rounds.retraction import Retraction
+from tests.support.engine import Engine, has, hits, inputs, load_back, page_table, tokens, write_back
+from tests.support.groups import config, full, sliding
 
 
 def retracted(engine: Engine) -> list[tuple[str, str, str | None, bool]]:

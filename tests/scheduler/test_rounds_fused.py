@@ -4,10 +4,10 @@ Pages are of 4 tokens, one a block, unless told otherwise.
 """
 
 import pytest
-from support.engine import Engine, hits, inputs, page_table, tokens
-from support.groups import config, full, replay, sliding, state
 
 from kvplan.scheduler import ForwardEvent
+from tests.support.engine import Engine, hits, inputs, page_table, tokens
+from tests.support.groups import config, full, replay, sliding, state
 
 
 def test_prompts_are_computed_in_submission_order_until_the_budget_is_spent() -> None:

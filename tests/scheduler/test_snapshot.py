@@ -10,14 +10,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from support.drive import Run
-from support.groups import config
-from support.peek import state_of
-from support.scenarios import ROLES, TIERS, scenario_of
 
 from kvplan.scheduler import Scheduler
 from kvplan.scheduler.reading import StateError
 from kvplan.scheduler.snapshot import copy_of, load, save
+from tests.support.drive import Run
+from tests.support.groups import config
+from tests.support.peek import state_of
+from tests.support.scenarios import ROLES, TIERS, scenario_of
 
 
 def no_prompts(request_id: str) -> Any:

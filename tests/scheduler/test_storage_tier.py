@@ -1,10 +1,10 @@
 """The storage tier: known keys, probing, filling host pages, shrinking, failing (engine.md §11, api.md)."""
 
 import pytest
-from support.engine import Engine, has, hits, inputs, load_back, page_table, tokens
-from support.groups import config, full, replay, sliding
 
 from kvplan.scheduler import Cache, ForwardEvent
+from tests.support.engine import Engine, has, hits, inputs, load_back, page_table, tokens
+from tests.support.groups import config, full, replay, sliding
 
 
 def storage(*groups: object, known: list[int] | None = None, **fields: object) -> Engine:

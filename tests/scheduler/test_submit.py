@@ -4,10 +4,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.engine import Engine, inputs, page_table
-from support.groups import config, full, state
 
 from kvplan.scheduler import RequestSpec, Scheduler
+from tests.support.engine import Engine, inputs, page_table
+from tests.support.groups import config, full, state
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,8 @@ from kvplan.scheduler import (
     Scheduler,
 )
 from kvplan.scheduler.plan import Batch
-from support.record import Record, counters, extras_record, plan_record, shrunk
-from support.scenario import TIMING, Scenario, config_of, prompt_tokens, sampled_token
+from tests.support.record import Record, counters, extras_record, plan_record, shrunk
+from tests.support.scenario import TIMING, Scenario, config_of, prompt_tokens, sampled_token
 
 
 @dataclass(frozen=True)

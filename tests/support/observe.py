@@ -6,12 +6,12 @@ from random import Random
 from typing import Any
 
 from kvplan.scheduler import Cache, ExecutionPlan
-from support.drive import Run
-from support.hashing import block_hashes, prefix_digests
-from support.peek import device_pages
-from support.record import Record
-from support.scenario import Scenario
-from support.scenarios import scenario_of
+from tests.support.drive import Run
+from tests.support.hashing import block_hashes, prefix_digests
+from tests.support.peek import device_pages
+from tests.support.record import Record
+from tests.support.scenario import Scenario
+from tests.support.scenarios import scenario_of
 
 Page = tuple[int, int]  # group index, page
 
@@ -47,7 +47,7 @@ class Observed:
 
     name: str
     scenario: Scenario
-    run: Run
+    run: "Observer"
     rounds: list[Round] = field(default_factory=list)
 
 

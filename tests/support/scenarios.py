@@ -6,7 +6,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from kvplan.scheduler import CapacityModel
-from support.scenario import Scenario, config_of
+from tests.support.scenario import Scenario, config_of
 
 MIXES = (
     ("full",),
