@@ -28,8 +28,9 @@ from kvplan.replay.store import write_files
 from kvplan.replay.transfers import Link, TransferTimes
 from kvplan.replay.worker_inputs import WorkerInputs
 from kvplan.replay.workers_run import workers_tables
+from kvplan.replay.workers_summary import figures
 from kvplan.replay.workload import Workload
-from kvplan.reports.disaggregated import figures, workers_json, workers_text
+from kvplan.reports.disaggregated import workers_json, workers_text
 from kvplan.scheduler import Scheduler, SchedulerConfig
 from kvplan.scheduler.config import Role
 from kvplan.traces import Trace

@@ -10,8 +10,8 @@ from rich.text import Text
 from kvplan.explain.record import Record
 from kvplan.replay.run import RunSummary
 from kvplan.replay.store import SUMMARY
+from kvplan.replay.workers_summary import WorkersSummary
 from kvplan.reports.columns import folded
-from kvplan.reports.disaggregated import WorkersSummary
 from kvplan.reports.replay import replay_text
 from kvplan.reports.replay_units import counted
 

@@ -5,8 +5,9 @@ import pytest
 from kvplan.replay.accept import parse_accept
 from kvplan.replay.disaggregated import Disaggregated, disaggregate
 from kvplan.replay.step_time import StepTime, unit_rounds
+from kvplan.replay.workers_summary import WorkersSummary, figures
 from kvplan.replay.workload import workload_of
-from kvplan.reports.disaggregated import WorkersSummary, figures, workers_text
+from kvplan.reports.disaggregated import workers_text
 from kvplan.reports.replay_units import sparkline
 from kvplan.scheduler import SchedulerConfig
 from kvplan.traces import Trace
