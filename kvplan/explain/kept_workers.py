@@ -24,7 +24,7 @@ from kvplan.explain.inputs import (
     storage_facts,
     storage_of,
 )
-from kvplan.explain.start import config_of
+from kvplan.explain.start import WORKERS, config_of
 from kvplan.explain.trace_file import TraceHead, head_of, read_kept_trace, write_trace
 from kvplan.replay.hand_off import TransferLink
 from kvplan.replay.run import config_facts
@@ -34,8 +34,6 @@ from kvplan.replay.transfers import Link, TransferTimes
 from kvplan.replay.worker_inputs import WorkerInputs
 from kvplan.replay.workload import parse_budget
 from kvplan.traces import Trace
-
-INPUTS = "workers.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +87,7 @@ def write_inputs(inputs: WorkerInputs, directory: Path) -> None:
     )
     write_trace(inputs.trace, directory)
     encoded = msgspec.json.format(msgspec.json.encode(facts), indent=2)
-    (directory / INPUTS).write_bytes(encoded + b"\n")
+    (directory / WORKERS).write_bytes(encoded + b"\n")
 
 
 def read_inputs(directory: Path) -> WorkerInputs | None:
@@ -97,7 +95,7 @@ def read_inputs(directory: Path) -> WorkerInputs | None:
 
     Raises ``RunError`` for files that are damaged.
     """
-    path = directory / INPUTS
+    path = directory / WORKERS
     try:
         facts = msgspec.json.decode(path.read_bytes(), type=InputFacts)
     except FileNotFoundError:

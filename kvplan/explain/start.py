@@ -19,6 +19,8 @@ from kvplan.replay.store import SUMMARY, RunError
 from kvplan.scheduler import CacheGroupConfig, SchedulerConfig
 
 START = "start.json"
+WORKERS = "workers.json"
+"""What a run through workers begins with instead."""
 
 MADE_OF = ("scheduler", "replay", "explain/states.py", "explain/observer.py", "explain/misses.py")
 """What states, and notes between them, are made of and what plays on from them."""
@@ -64,6 +66,11 @@ def read_start(directory: Path) -> Start:
         if not directory.is_dir():
             raise RunError(
                 f"{directory} is no directory; a run (replay-trace --output) is expected"
+            ) from None
+        if (directory / WORKERS).is_file():
+            raise RunError(
+                f"{directory} is a run through prefill and decode workers, of which report and explain-round "
+                "--worker tell; a run of one engine is expected"
             ) from None
         if (directory / SUMMARY).is_file():
             raise RunError(

@@ -224,6 +224,15 @@ def test_a_kept_run_is_asked_like_its_trace(tmp_path: Path, capsys: Output, flag
         (tmp_path / "moved.jsonl").rename(tmp_path / "trace.jsonl")
 
 
+@pytest.mark.parametrize("command", ["retractions", "prefix"])
+def test_what_tells_of_one_engine_says_what_tells_of_workers(
+    tmp_path: Path, capsys: Output, command: str
+) -> None:
+    assert kvplan(command, kept(tmp_path, capsys)) == 2
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n"), "report and explain-round --worker" in err) == ("", 1, True)
+
+
 def test_a_run_whose_rounds_come_out_otherwise_is_not_explained(tmp_path: Path, capsys: Output) -> None:
     run = kept(tmp_path, capsys)
     table = Path(run) / "rounds.parquet"
