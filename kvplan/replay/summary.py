@@ -12,6 +12,7 @@ from kvplan.replay.statistics import Spread, counts_over_time, over_time, spread
 from kvplan.replay.step_time import NS
 from kvplan.replay.thrashing import Thrashing, thrashing
 from kvplan.scheduler import CapacityModel, SchedulerConfig
+from kvplan.scheduler.config import Role
 
 BUCKETS = 20
 
@@ -28,7 +29,9 @@ class NeverFit:
 class RequestCounts:
     """Requests by how they ended. `limit_tokens` is the longest prompt + budget that the pool admits.
 
-    `blocks_for_all` are the LCM blocks with which the longest of those that never fit would; None without any.
+    `blocks_for_all` are the LCM blocks with which none would be too long, and `tokens_for_all` is the longest of
+    those that now are: of the refused, and of those that came in undeclared and cannot end, with their whole
+    output. None without any.
     """
 
     total: int
@@ -39,6 +42,7 @@ class RequestCounts:
     limit_tokens: int
     never_fit_requests: Sequence[NeverFit]
     blocks_for_all: int | None
+    tokens_for_all: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +184,7 @@ def summarize(engine: Engine, config: SchedulerConfig, has_prefixes: bool) -> Su
     duration_s = end_ns / NS
     tokens = _tokens(engine, flights, has_prefixes)
     finished = len(engine.finished)
+    longest = _too_long(engine, config)
     return Summary(
         duration_s=duration_s,
         requests=RequestCounts(
@@ -192,7 +197,8 @@ def summarize(engine: Engine, config: SchedulerConfig, has_prefixes: bool) -> Su
             never_fit_requests=[
                 NeverFit(flight.request_id, engine.needed_tokens(flight.row)) for flight in engine.refused
             ],
-            blocks_for_all=blocks_for_all([engine], engine.refused, config),
+            blocks_for_all=None if longest is None else _blocks_of(longest, config),
+            tokens_for_all=longest,
         ),
         tokens=tokens,
         latency=_latency(engine.finished),
@@ -230,9 +236,26 @@ def blocks_for_all(
     the engines where it needs most; None where nothing was refused."""
     if not refused:
         return None
+    return _blocks_of(
+        max(engine.needed_tokens(flight.row) for flight in refused for engine in engines), config
+    )
+
+
+def _blocks_of(request_tokens: int, config: SchedulerConfig) -> int:
     model = CapacityModel(config)
-    longest = max(engine.needed_tokens(flight.row) for flight in refused for engine in engines)
-    return model.lcm_blocks_needed_for(model.single_request_group_pages(longest))
+    return model.lcm_blocks_needed_for(model.single_request_group_pages(request_tokens))
+
+
+def _too_long(engine: Engine, config: SchedulerConfig) -> int | None:
+    """Return the tokens of the longest request that the pool is too small for, refused or stuck in it."""
+
+    def whole(flight: Flight) -> int:
+        # A refusal counts what was declared; a pool for that alone would let the request in and never out.
+        needed = engine.needed_tokens(flight.row)
+        return needed if config.role is Role.P else max(needed, flight.prompt_tokens + flight.output_tokens)
+
+    stuck = [whole(flight) for flight in engine.live.values() if whole(flight) > engine.limit_tokens]
+    return max([*map(whole, engine.refused), *stuck], default=None)
 
 
 def _end_ns(engine: Engine) -> int:

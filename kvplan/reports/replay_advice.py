@@ -8,7 +8,9 @@ def advice(summary: RunSummary) -> list[tuple[str, str]]:
     lines: list[tuple[str, str]] = []
     figures = summary.figures
     if figures.requests.blocks_for_all is not None:
-        longest = max(one.needed_tokens for one in figures.requests.never_fit_requests)
+        longest = figures.requests.tokens_for_all
+        if longest is None:  # kept by a build that did not tell
+            longest = max(one.needed_tokens for one in figures.requests.never_fit_requests)
         lines.append(
             (
                 f"--pool-blocks {figures.requests.blocks_for_all}",

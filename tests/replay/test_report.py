@@ -122,6 +122,19 @@ def test_a_request_that_never_fits_is_named_with_need_and_limit_and_what_would_d
     assert replay(trace(row(0, 5_000, 1)), config(blocks=312)).summary.figures.requests.never_fit == 1
 
 
+def test_the_pool_that_is_advised_holds_the_whole_output_of_a_request_that_did_not_declare_it() -> None:
+    """129 tokens are refused by 8 blocks; 9 would let it in (144) and never out (130 + 100 tokens: 15 blocks)."""
+    ran = replay(trace(row(0, 128, 100, id="long")), config(blocks=8), step_time=STEP)
+    assert line(ran, "  never fit") == "  never fit long needs 129; the pool's limit is 128 tokens"
+    assert line(ran, "try") == "try         --pool-blocks 15   the longest request (228 tokens) fits"
+    for blocks, ending in ((9, Ending.STALL), (14, Ending.STALL), (15, Ending.COMPLETE)):
+        ran = replay(trace(row(0, 128, 100, id="long")), config(blocks=blocks), step_time=STEP)
+        assert ran.summary.ending == ending, blocks
+    assert ran.summary.figures.requests.tokens_for_all is None
+    stuck = replay(trace(row(0, 128, 100, id="long")), config(blocks=9), step_time=STEP)
+    assert "try         --pool-blocks 15   the longest request (228 tokens) fits" in lines(stuck)
+
+
 def test_many_that_never_fit_are_counted_and_the_longest_told() -> None:
     run = replay(trace(*[row(0, 1_000 + i, 1) for i in range(9)]), config(blocks=8))
     assert "r0 needs 1,001, r1 needs 1,002, r2 needs 1,003, and 6 more, the longest 1,009" in line(
