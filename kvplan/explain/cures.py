@@ -119,7 +119,11 @@ class Cures:
             if size < 1:
                 break
             config = replace(self.first().config, max_batch_size=size)
-            cure = self._replay(f"--max-batch-size {size}", f"at most {size:,} requests at once", config)
+            cure = self._replay(
+                f"--max-batch-size {size}",
+                f"at most {size:,} request{'s' if size > 1 else ''} at once",
+                config,
+            )
             if cure is None:
                 break
             if best is None or self._does(cure) or cure.retractions < best.retractions:

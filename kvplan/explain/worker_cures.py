@@ -91,7 +91,11 @@ class WorkerCures:
             if size < 1 or self.inputs.prefill_config is not None:
                 return None
             changed = replace(self.inputs, config=replace(self.inputs.config, max_batch_size=size))
-            cure = self._does(f"--max-batch-size {size}", f"at most {size:,} requests at once", changed)
+            cure = self._does(
+                f"--max-batch-size {size}",
+                f"at most {size:,} request{'s' if size > 1 else ''} at once",
+                changed,
+            )
             if cure is not None:
                 return cure
         return None

@@ -154,16 +154,15 @@ class _Round:
 
     def _header(self) -> list[str]:
         it = self.it
-        lines = folded(
-            "round",
-            f"{grouped(it.round)} at {self.time(it.time_s)}   {_role(it)}   "
-            f"budget {grouped(it.budget)} → {grouped(it.budget_left)} tokens   "
-            f"batch {grouped(it.scheduled)} of {grouped(it.batch)}   "
+        parts = (
+            f"{grouped(it.round)} at {self.time(it.time_s)}",
+            _role(it),
+            f"budget {grouped(it.budget)} → {grouped(it.budget_left)} tokens",
+            f"batch {grouped(it.scheduled)} of {grouped(it.batch)}",
             f"{grouped(it.running)} run, {grouped(it.waiting)} wait",
-            self.width,
-            LABEL,
         )
-        return lines
+        # A line ends between two of them, not inside one.
+        return folded("round", "   ".join(part.replace(" ", "\u00a0") for part in parts), self.width, LABEL)
 
     def _pool(self) -> list[str]:
         before, after = self.it.pool_before, self.it.pool_after

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,21 @@ def test_a_round_of_a_kept_run_is_explained(tmp_path: Path, capsys: Output) -> N
     assert "├── decode: " in out
     assert "\nRESULT  " in out
     assert err == ""
+
+
+@pytest.mark.parametrize("columns", [60, 70, 80, 90])
+def test_the_heading_breaks_between_its_parts(
+    tmp_path: Path, capsys: Output, monkeypatch: pytest.MonkeyPatch, columns: int
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    run = kept(tmp_path, "run")
+    capsys.readouterr()
+    assert kvplan("explain-round", run, "--round", "25") == 0
+    heading = capsys.readouterr().out.split("\npool ")[0]
+    assert max(map(len, heading.splitlines())) <= columns
+    ends = "|".join(("fused", r"round   25 at [\d.]+ m?s", r"\d+ tokens", r"batch \d+ of \d+", r"\d+ wait"))
+    for line in heading.splitlines():
+        assert re.search(rf"({ends})$", line), line
 
 
 def test_straight_from_a_trace_it_says_the_same(tmp_path: Path, capsys: Output) -> None:
