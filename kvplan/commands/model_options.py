@@ -6,6 +6,7 @@ Imports nothing heavy, as every command's module does before the command runs.
 from __future__ import annotations
 
 import inspect
+import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kvplan.commands.emitted import check_new, write_whole
-from kvplan.commands.options import given_flags
+from kvplan.commands.options import OutputFormat, given_flags
 from kvplan.deployment.fields import FLAG_FIELDS, POOL, flag
 
 if TYPE_CHECKING:
@@ -240,37 +241,56 @@ def _parameter(name: str, kind: type, metavar: str | None, text: str) -> inspect
     )
 
 
-def _list(name: str, lines: Callable[[], list[str]], text: str) -> inspect.Parameter:
-    def show(wanted: bool) -> None:
+def _list(
+    name: str, lines: Callable[[], list[str]], facts: Callable[[], list[Any]], text: str
+) -> inspect.Parameter:
+    def show(context: typer.Context, wanted: bool) -> None:
         if wanted:
-            print("\n".join(lines()))
+            if context.params["format"] is OutputFormat.json:
+                print(json.dumps({name.removeprefix("list_"): facts()}, indent=2))
+            else:
+                print("\n".join(lines()))
             raise typer.Exit
 
-    option = typer.Option(flag(name), callback=show, is_eager=True, help=text, rich_help_panel=PANEL)
+    # Not eager, for --format is to be known; a needed option that is absent is missed after it all the same.
+    option = typer.Option(flag(name), callback=show, help=text, rich_help_panel=PANEL)
     return inspect.Parameter(
         name, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Annotated[bool, option]
     )
 
 
-def _model_lines() -> list[str]:
+def _models() -> list[str]:
     from kvplan.recipes.config_file import bundled_models
 
     return bundled_models()
 
 
-def _gpu_lines() -> list[str]:
+def _gpus() -> list[dict[str, Any]]:
     from kvplan.recipes.gpus import known_gpus
 
-    width = max(map(len, known_gpus()))
     return [
-        f"{name:{width}}   {gpu.memory_bytes / 2**30:6.2f} GiB   {gpu.source}, {gpu.date}"
+        {"name": name, "memory_bytes": gpu.memory_bytes, "source": gpu.source, "date": gpu.date}
         for name, gpu in known_gpus().items()
     ]
 
 
-_LISTS: tuple[tuple[str, Callable[[], list[str]], str], ...] = (
-    ("list_models", _model_lines, "Print the names of the bundled models and exit."),
-    ("list_gpus", _gpu_lines, "Print the GPUs that are known, their memory and who says so, and exit."),
+def _gpu_lines() -> list[str]:
+    gpus = _gpus()
+    width = max(len(gpu["name"]) for gpu in gpus)
+    return [
+        f"{gpu['name']:{width}}   {gpu['memory_bytes'] / 2**30:6.2f} GiB   {gpu['source']}, {gpu['date']}"
+        for gpu in gpus
+    ]
+
+
+_LISTS: tuple[tuple[str, Callable[[], list[str]], Callable[[], list[Any]], str], ...] = (
+    ("list_models", _models, _models, "Print the names of the bundled models and exit."),
+    (
+        "list_gpus",
+        _gpu_lines,
+        _gpus,
+        "Print the GPUs that are known, their memory and who says so, and exit.",
+    ),
 )
 
 

@@ -33,7 +33,8 @@ class OutputFormat(StrEnum):
     json = "json"
 
 
-Format = Annotated[OutputFormat, typer.Option("--format", help="Text for people, or JSON.")]
+# Eager, so that an option that prints and exits knows of it, in whichever order they are given.
+Format = Annotated[OutputFormat, typer.Option("--format", is_eager=True, help="Text for people, or JSON.")]
 
 _TYPES: dict[Kind, type] = {Kind.COUNT: int, Kind.SWITCH: bool, Kind.GIB: float, Kind.CHOICE: str}
 

@@ -491,6 +491,18 @@ def test_models_and_gpus_that_are_known_are_listed(capsys: pytest.CaptureFixture
         assert lines["h100"] == ["79.65", "GiB", "driver,", "2025-06"]
 
 
+@pytest.mark.parametrize("command", ["size-pool", "max-request", "replay-trace", "check-plan"])
+def test_the_lists_are_json_when_asked_wherever_format_stands(
+    capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    models = Ran(capsys, command, "--list-models", "--format", "json")
+    assert models.status == 0
+    assert json.loads(models.out)["models"] == Ran(capsys, command, "--list-models").out.splitlines()
+    gpus = Ran(capsys, command, "--format", "json", "--list-gpus")
+    of_h100 = {"name": "h100", "memory_bytes": 81_559 * 2**20, "source": "driver", "date": "2025-06"}
+    assert of_h100 in json.loads(gpus.out)["gpus"]
+
+
 def test_who_has_no_flag_for_the_context_says_who_has(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
