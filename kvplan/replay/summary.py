@@ -197,7 +197,7 @@ def summarize(engine: Engine, config: SchedulerConfig, has_prefixes: bool) -> Su
             never_fit_requests=[
                 NeverFit(flight.request_id, engine.needed_tokens(flight.row)) for flight in engine.refused
             ],
-            blocks_for_all=None if longest is None else _blocks_of(longest, config),
+            blocks_for_all=None if longest is None else blocks_of(longest, config),
             tokens_for_all=longest,
         ),
         tokens=tokens,
@@ -229,33 +229,32 @@ def tier_counts(engine: Engine, config: SchedulerConfig) -> TierCounts | None:
     )
 
 
-def blocks_for_all(
+def tokens_for_all(
     engines: Sequence[Engine], refused: Sequence[Flight], config: SchedulerConfig
 ) -> int | None:
-    """Return the LCM blocks that one request as long as the longest of `refused` needs (engine.md §3) on that of
+    """Return the tokens of the longest of `refused`, with all that it generates where the role decodes, on that of
     the engines where it needs most; None where nothing was refused."""
-    if not refused:
-        return None
-    return _blocks_of(
-        max(engine.needed_tokens(flight.row) for flight in refused for engine in engines), config
-    )
+    return max((_whole(engine, flight, config) for flight in refused for engine in engines), default=None)
 
 
-def _blocks_of(request_tokens: int, config: SchedulerConfig) -> int:
+def blocks_of(request_tokens: int, config: SchedulerConfig) -> int:
+    """Return the LCM blocks that one request of so many tokens needs (engine.md §3)."""
     model = CapacityModel(config)
     return model.lcm_blocks_needed_for(model.single_request_group_pages(request_tokens))
 
 
 def _too_long(engine: Engine, config: SchedulerConfig) -> int | None:
     """Return the tokens of the longest request that the pool is too small for, refused or stuck in it."""
+    stuck = [
+        flight for flight in engine.live.values() if _whole(engine, flight, config) > engine.limit_tokens
+    ]
+    return tokens_for_all([engine], [*engine.refused, *stuck], config)
 
-    def whole(flight: Flight) -> int:
-        # A refusal counts what was declared; a pool for that alone would let the request in and never out.
-        needed = engine.needed_tokens(flight.row)
-        return needed if config.role is Role.P else max(needed, flight.prompt_tokens + flight.output_tokens)
 
-    stuck = [whole(flight) for flight in engine.live.values() if whole(flight) > engine.limit_tokens]
-    return max([*map(whole, engine.refused), *stuck], default=None)
+def _whole(engine: Engine, flight: Flight, config: SchedulerConfig) -> int:
+    # A refusal counts what was declared; a pool for that alone would let the request in and never out.
+    needed = engine.needed_tokens(flight.row)
+    return needed if config.role is Role.P else max(needed, flight.prompt_tokens + flight.output_tokens)
 
 
 def _end_ns(engine: Engine) -> int:

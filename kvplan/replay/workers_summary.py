@@ -18,13 +18,14 @@ from kvplan.replay.summary import (
     PoolUse,
     Queue,
     RoundCounts,
-    blocks_for_all,
+    blocks_of,
     pool_use,
     queue_of,
     round_counts,
+    tokens_for_all,
 )
 from kvplan.replay.workers import DecodeWorker, Worker
-from kvplan.scheduler.config import Role
+from kvplan.scheduler.config import Role, SchedulerConfig
 from kvplan.traces import Trace
 
 
@@ -104,6 +105,7 @@ class WorkersSummary:
     routing: str
     step_time: StepTime
     step_time_given: bool
+    tokens_for_all: int | None = None
 
 
 def figures(
@@ -121,6 +123,7 @@ def figures(
         f for worker in (replay.prefill or replay.decode) for f in (*worker.finished, *worker.live.values())
     ]
     ended = [hand for hand in replay.hand_offs.values() if hand.end_ns >= 0]
+    too_long = _too_long(replay)
     # One axis of time for all workers: until the last of them has played its last round.
     end_ns = max((worker.now_ns for worker in replay.workers), default=0)
     return WorkersSummary(
@@ -163,7 +166,8 @@ def figures(
         limit_tokens=min(worker.limit_tokens for worker in replay.workers),
         prompt_tokens_from_cache=sum(f.from_cache for f in firsts) if trace.has_prefixes else None,
         prompt_tokens_computed=sum(f.computed_prompt for f in firsts),
-        blocks_for_all=_blocks_for_all(replay),
+        blocks_for_all=max((blocks_of(*one) for one in too_long), default=None),
+        tokens_for_all=max((tokens for tokens, _ in too_long), default=None),
         undeclared_requests=sum(1 for budget in replay.workload.budgets if not budget),
         accept_length=accept.mean,
         accept_basis=accept.basis,
@@ -178,11 +182,15 @@ def figures(
     )
 
 
-def _blocks_for_all(replay: Disaggregated) -> int | None:
-    """Return the LCM blocks of each worker with which none would refuse a request; None where none did."""
+def _too_long(replay: Disaggregated) -> list[tuple[int, SchedulerConfig]]:
+    """Return, for each role that has workers, the tokens of the longest refused request there and its configuration;
+    nothing where none was refused."""
     workers = ((Role.P, replay.prefill), (Role.D, replay.decode))
-    needed = [blocks_for_all(group, replay.refused, replay.configs[role]) for role, group in workers if group]
-    return max((blocks for blocks in needed if blocks is not None), default=None)
+    longest = [
+        (tokens_for_all(group, replay.refused, replay.configs[role]), replay.configs[role])
+        for role, group in workers
+    ]
+    return [(tokens, config) for tokens, config in longest if tokens is not None]
 
 
 def _worker(name: str, role: str, worker: Worker, end_ns: int) -> WorkerFigures:

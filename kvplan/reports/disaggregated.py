@@ -148,7 +148,9 @@ def _advice(summary: WorkersSummary) -> list[tuple[str, str]]:
     """Return (flags, what they do) for what went wrong; none when nothing did."""
     tries: list[tuple[str, str]] = []
     if summary.blocks_for_all is not None:
-        longest = max(one.needed_tokens for one in summary.never_fit_requests)
+        longest = summary.tokens_for_all
+        if longest is None:  # kept by a build that did not tell
+            longest = max(one.needed_tokens for one in summary.never_fit_requests)
         tries.append(
             (f"--pool-blocks {summary.blocks_for_all}", f"the longest request ({longest:,} tokens) fits")
         )

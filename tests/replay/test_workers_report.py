@@ -96,6 +96,17 @@ def test_what_to_try_is_what_it_says() -> None:
     assert summary(refused, config(said.blocks_for_all - 1)).never_fit == 1
 
 
+def test_the_pool_that_is_tried_holds_the_whole_output_of_a_request_that_did_not_declare_it() -> None:
+    """129 tokens are refused by 8 pages of 16; 9 would let it in and never out (228 tokens: 15)."""
+    long = trace(row(0, 128, 100))
+    said = summary(long, config(8))
+    assert (
+        text(said).splitlines()[-1] == "try         --pool-blocks 15   the longest request (228 tokens) fits"
+    )
+    assert summary(long, config(9)).ending == summary(long, config(14)).ending == "stall"
+    assert summary(long, config(15)).ending == "complete"
+
+
 def test_undeclared_budgets_that_are_retracted_can_be_declared() -> None:
     undeclared = trace(*[row(0, 16, 60) for _ in range(4)])
     said = summary(undeclared, config(10, page=4, chunk=16, batch=4), prefill_workers=0)
