@@ -103,9 +103,10 @@ def _made_of(values: dict[str, Given], groups: tuple[GroupValues, ...] | None, w
 
     prefix = f"{where}: " if where else ""
     if groups is None:
+        model = "" if where else ", or name the model whose groups they are (--model)"
         raise DeploymentError(
             f"{prefix}{GROUPS} is missing; declare each cache group as a [[{GROUPS}]] table of a deployment "
-            "file (--deployment FILE)"
+            f"file (--deployment FILE){model}"
         )
     for needed in REQUIRED:
         if needed not in values:

@@ -153,3 +153,19 @@ def test_wrong_input_is_one_sentence_on_stderr(
     assert captured.out == ""
     assert said in captured.err
     assert captured.err.count("\n") == 1
+
+
+def test_without_a_deployment_both_ways_to_name_the_groups_are_told(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    groups = (
+        "cache_groups is missing; declare each cache group as a [[cache_groups]] table of a deployment file"
+    )
+    assert max_request() == 2
+    assert capsys.readouterr().err == (
+        f"kvplan: {groups} (--deployment FILE), or name the model whose groups they are (--model)\n"
+    )
+    path = tmp_path / "bare.toml"
+    path.write_text("max_batch_size = 16\n", encoding="utf-8")
+    assert max_request("-d", str(path)) == 2
+    assert capsys.readouterr().err == f"kvplan: {path}: {groups} (--deployment FILE)\n"
