@@ -100,7 +100,7 @@ def shortage(attempt: Attempt) -> str:
     slots = "slots that are free or could be" if packed else "free slots"
     return (
         f"it needs {counted(attempt.blocks_short, 'empty LCM block')} beyond {slots}, "
-        f"{grouped(attempt.blocks_reachable)} are empty or could be"
+        f"{grouped(attempt.blocks_reachable)} {'is' if attempt.blocks_reachable == 1 else 'are'} empty or could be"
     )
 
 
