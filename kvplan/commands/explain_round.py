@@ -83,6 +83,7 @@ def explain_round(
     From a kept run, or straight from a trace and a deployment. Without --round, --request or --at the rounds
     of the dead end (stall or livelock) in which the replay ends, and what spares it: each way was replayed.
     """
+    from kvplan.commands.explain_worker import explain_worker, print_refused
     from kvplan.explain.explanation import DETAILED, explain_next
     from kvplan.explain.history import (
         course_of,
@@ -95,15 +96,13 @@ def explain_round(
     )
     from kvplan.replay.step_time import parse_moment
     from kvplan.replay.worker_inputs import WorkerInputs
-    from kvplan.reports.explain_round import refused_json, refused_text, rounds_json, rounds_text
+    from kvplan.reports.explain_round import rounds_json, rounds_text
 
     if round is not None and at is not None:
         raise ValueError("--round and --at are given; one of them is expected")
     seconds = None if at is None else parse_moment(at, "--at")
     made = _made(run, replayed)
     if isinstance(made, WorkerInputs):
-        from kvplan.commands.explain_worker import explain_worker
-
         most = None if all else MOST
         return explain_worker(
             made,
@@ -122,10 +121,7 @@ def explain_round(
     if round is None and seconds is None and request is not None:
         never = refusal(source, request, summary().figures.requests.limit_tokens)
         if never is not None:
-            if format is OutputFormat.json:
-                print_json(refused_json(never))
-            else:
-                print_text(lambda width: refused_text(never, width))
+            print_refused(never, format)
             return 0
         wanted = rounds_of(source, request)
         course = course_of(source, request)

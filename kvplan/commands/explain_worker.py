@@ -64,10 +64,7 @@ def explain_worker(
         elif request is not None:
             refused = _refused(played, request)
             if refused is not None:
-                if format is OutputFormat.json:
-                    print_json(refused_json(refused))
-                else:
-                    print_text(lambda width: refused_text(refused, width))
+                print_refused(refused, format)
                 return 0
             wanted = rounds_of(played, request)
             course = course_of(played, request)
@@ -118,6 +115,14 @@ def explain_worker(
             )
         )
     return 0
+
+
+def print_refused(refused: Refused, format: OutputFormat) -> None:
+    """Print why a request never fits."""
+    if format is OutputFormat.json:
+        print_json(refused_json(refused))
+    else:
+        print_text(lambda width: refused_text(refused, width))
 
 
 def _refused(played: PlayedWorker, request: str) -> Refused | None:

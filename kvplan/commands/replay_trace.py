@@ -6,6 +6,7 @@ Imports nothing heavy before the command runs.
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -282,7 +283,6 @@ def replay_trace(
     from kvplan.explain.recorder import check_record, record
     from kvplan.replay.accept import parse_accept
     from kvplan.replay.session import begin
-    from kvplan.replay.step_time import unit_rounds
     from kvplan.replay.store import write_run
     from kvplan.replay.workload import parse_budget
     from kvplan.traces import read_trace
@@ -297,10 +297,7 @@ def replay_trace(
         "--step-decode": step_decode,
         "--step-context-token": step_context_token,
     }
-    given = {flag: text for flag, text in times.items() if text is not None}
-    if rounds and given:
-        raise ValueError(f"--rounds and {next(iter(given))} are given; one of them is expected")
-    step_time = unit_rounds() if rounds else _step_time(given)
+    step_time = step_time_of(rounds, times)
     budget = parse_budget(max_new_tokens)
     loaded, plan = _planned(deployment, overrides, model)
     config = loaded.config
@@ -404,10 +401,18 @@ def _planned(
     return loaded, plan
 
 
-def _step_time(given: dict[str, str]) -> StepTime | None:
-    """Return the step time of the flags that were given; None without any."""
-    from kvplan.replay.step_time import StepTime, parse_seconds
+def step_time_of(rounds: bool, times: Mapping[str, str | None]) -> StepTime | None:
+    """Return the step time that ``--rounds`` or the flags of ``times`` give; None without any of them.
 
+    Raises ValueError for both, or for a text that is no time.
+    """
+    from kvplan.replay.step_time import StepTime, parse_seconds, unit_rounds
+
+    given = {flag: text for flag, text in times.items() if text is not None}
+    if rounds and given:
+        raise ValueError(f"--rounds and {next(iter(given))} are given; one of them is expected")
+    if rounds:
+        return unit_rounds()
     if not given:
         return None
     assumed = StepTime()

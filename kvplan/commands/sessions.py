@@ -67,11 +67,10 @@ def session_of(traces: list[str], replayed: dict[str, Any]) -> Session | WorkerI
 
     Raises ``ValueError``.
     """
-    from kvplan.commands.replay_trace import _deployment, _step_time
+    from kvplan.commands.replay_trace import _deployment, step_time_of
     from kvplan.commands.workers import TierFlags, WorkerFlags, inputs_of, storage_of
     from kvplan.replay.accept import parse_accept
     from kvplan.replay.session import begin
-    from kvplan.replay.step_time import unit_rounds
     from kvplan.replay.workload import parse_budget
     from kvplan.traces import read_trace
 
@@ -83,9 +82,9 @@ def session_of(traces: list[str], replayed: dict[str, Any]) -> Session | WorkerI
     options = {name: value for name, value in rest.items() if name in own}
     overrides = given_flags({name: value for name, value in rest.items() if name not in own})
     times = ("step_fixed", "step_prefill_token", "step_decode", "step_context_token")
-    given = {"--" + name.replace("_", "-"): options[name] for name in times if options[name] is not None}
-    if options["rounds"] and given:
-        raise ValueError(f"--rounds and {next(iter(given))} are given; one of them is expected")
+    step_time = step_time_of(
+        options["rounds"], {"--" + name.replace("_", "-"): options[name] for name in times}
+    )
     loaded = _deployment(options["deployment"], overrides, model)
     tiers = TierFlags(
         options["write_back_gbps"],
@@ -106,7 +105,6 @@ def session_of(traces: list[str], replayed: dict[str, Any]) -> Session | WorkerI
         "start",
     )
     trace = read_trace(traces, format=options["trace_format"], **{name: options[name] for name in reading})
-    step_time = unit_rounds() if options["rounds"] else _step_time(given)
     storage = storage_of(options["storage"], options["storage_failure_rate"], options["seed"])
     peers = WorkerFlags(
         options["prefill_workers"],

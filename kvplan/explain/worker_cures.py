@@ -32,7 +32,7 @@ class WorkerCures:
                 yield cure
 
     def _declared(self) -> Cure | None:
-        if all(self.inputs.replay().workload.budgets):
+        if all(self.inputs.workload().budgets):
             return None
         what = "every request declares its output"
         return self._does("--max-new-tokens output", what, replace(self.inputs, budget="output"))

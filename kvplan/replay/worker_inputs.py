@@ -40,6 +40,10 @@ class WorkerInputs:
     force_retract_every: int | None = None
     storage: Storage | None = None
 
+    def workload(self) -> Workload:
+        """Return what the workers are asked for. Raises ``ValueError`` as ``workload_of`` does."""
+        return workload_of(self.trace.scaled(speed=self.speed), self.budget)
+
     def replay(
         self,
         *,
@@ -54,7 +58,7 @@ class WorkerInputs:
         # A backend asks the storage itself, so there it is this very one; else each replay draws anew.
         storage = self.storage if scheduler_of is not None else copy.deepcopy(self.storage)
         return disaggregate(
-            workload_of(self.trace.scaled(speed=self.speed), self.budget),
+            self.workload(),
             self.config,
             prefill_workers=self.prefill_workers,
             decode_workers=self.decode_workers,
